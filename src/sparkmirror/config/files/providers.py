@@ -168,14 +168,26 @@ def _fetcher(
     def from_allowed_path(path: str, key: str) -> str:
         if not path:
             raise ConfigError("the path is missing.", do=f"Write ${{{name}:/path:key}}.")
-        real = Path(path).resolve()
+        real = _real(Path(path))
         if directories is not None and not any(
-            real.is_relative_to(directory.resolve()) for directory in directories
+            real.is_relative_to(_real(directory)) for directory in directories
         ):
             raise ConfigError("allowed.paths does not allow this path.", do="Widen allowed.paths.")
         return from_path(real, key)
 
     return from_allowed_path
+
+
+def _real(path: Path) -> Path:
+    """``path`` without links. Raises ConfigError for a path at which no file can be."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise ConfigError(
+            "its path leads into a loop of links.", where=str(path), do="Correct the links."
+        ) from None
+    except ValueError:
+        raise ConfigError("its path contains a NUL character.", do="Correct the path.") from None
 
 
 def _from_file(path: Path, key: str) -> str:
@@ -192,7 +204,7 @@ def _from_directory(path: Path, key: str) -> str:
     """
     file = path / key
     try:
-        inside = Path(key).name == key and file.resolve().is_relative_to(path)
+        inside = Path(key).name == key and _real(file).is_relative_to(path)
         if not inside or not file.is_file():
             raise ConfigError("the directory has no such file.", do=f"Create {file}.")
         data = file.read_bytes()[:_SECRET_FILE_BYTES_MAX]

@@ -169,3 +169,29 @@ def test_a_file_of_secrets_is_utf_8_as_in_java(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not UTF-8 text") as caught:
         _resolve(lines)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["File", "Directory"])
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [("loop", "x"), ("loop/x", "x"), ("a\\u0000b", "x"), (".", "loop"), (".", "x\\u0000")],
+)
+def test_a_path_that_leads_nowhere(tmp_path: Path, kind: str, path: str, key: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("x=1\n")
+    lines = f"config.providers=p\nconfig.providers.p.class={PACKAGE}{kind}ConfigProvider\n"
+    more = f"config.providers.p.param.allowed.paths={tmp_path}\n"
+    for extra in ("", more):
+        with pytest.raises(ConfigError, match="cannot be resolved") as caught:
+            _resolve(f"{lines}{extra}a=${{p:{tmp_path}/{path}:{key}}}\n")
+        assert caught.value.where.startswith("mm2.properties:")
+        assert caught.value.do
+
+
+def test_allowed_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("x=1\n")
+    lines = f"config.providers=p\nconfig.providers.p.class={PACKAGE}FileConfigProvider\n"
+    more = f"config.providers.p.param.allowed.paths={tmp_path}/loop\n"
+    with pytest.raises(ConfigError, match="cannot be resolved"):
+        _resolve(f"{lines}{more}a=${{p:{tmp_path}/file:x}}\n")
