@@ -76,11 +76,15 @@ class FlowSetup:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedFile:
-    """A whole file: its flows with their settings, and the settings of a run with its warnings."""
+    """A whole file: its flows with their settings, and the settings of a run with its warnings.
+
+    ``entries``: what these were made from, for errors of files that it names.
+    """
 
     path: Path
     flows: tuple[FlowSetup, ...]
     settings: MirrorSettings
+    entries: tuple[Entry, ...] = ()
 
 
 def explain(
@@ -106,7 +110,7 @@ def explain(
         for flow in settings.flows
         if not flows or flow.name in flows
     ]
-    return ExplainedFile(path, tuple(explained), settings)
+    return ExplainedFile(path, tuple(explained), settings, tuple(file.raw.values()))
 
 
 def _flow(file: Mm2File, flow: FlowSettings) -> Iterator[Effective]:

@@ -38,12 +38,14 @@ def explain_mm1(
     settings = load_mm1(consumers, producer, include=".*", find_brokers=look_up)
     target = _Explained(producer, Scope.PRODUCER, Part.PRODUCER, look_up)
     flows = []
+    entries = list(target.entries)
     for path, flow in zip(consumers, settings.flows, strict=True):
         source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up)
         rows = (*_of_both(source, target), *source.rows(), *target.rows())
         secret = source.has_secret_group
+        entries += source.entries
         flows.append(FlowSetup(flow.name, tuple(_derived(row, flow, secret) for row in rows)))
-    return ExplainedFile(consumers[0], tuple(flows), settings)
+    return ExplainedFile(consumers[0], tuple(flows), settings, tuple(entries))
 
 
 def _of_both(consumer: _Explained, producer: _Explained) -> Iterator[Effective]:
@@ -83,6 +85,11 @@ class _Explained:
         self._conf = {**translation.file, **translation.providers}
         self._declared = translation.providers
         self._spelling = {entry.where: key for key, entry in file.items()}
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What the client's settings are made from."""
+        return tuple(self._conf.values())
 
     @property
     def has_secret_group(self) -> bool:

@@ -417,3 +417,41 @@ def test_mirrormaker_1s_files_with_config_providers(
     for one in rows.values():
         assert "hunter" not in f"{one.value} {one.remark}"
     assert rows["producer", "client.id"].value == HIDDEN
+
+
+def test_a_file_that_a_provider_names_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORE", "/vault/hunter2.pem")
+    store = "security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=${env:STORE}\n"
+    mm2 = write(tmp_path, BASE + _ENV + "".join(f"A.{one}\n" for one in store.splitlines()))
+    assert main(["config", str(mm2)]) == 2
+    told = capsys.readouterr().err
+    line = LINE + _ENV.count("\n") + 2
+    assert f"{mm2}:{line}: Cluster 'A': the truststore [hidden] cannot be used" in told
+    assert "hunter2" not in told
+    consumer = write(tmp_path, f"bootstrap.servers=a:1\ngroup.id=g\n{_ENV}{store}", "c")
+    producer = write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    assert main(["config", str(consumer), "--producer.config", str(producer)]) == 2
+    told = capsys.readouterr().err
+    assert (
+        f"{consumer}:{2 + _ENV.count(chr(10)) + 3}: Cluster 'source': the truststore [hid" in told
+    )
+    assert "hunter2" not in told
+
+
+def test_a_file_that_cannot_be_used_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "B.security.protocol=SSL\nB.ssl.truststore.type=PEM\nB.ssl.truststore.location=/none\n"
+    path = write(tmp_path, BASE + "A.ssl.truststore.location=/none\n" + lines)
+    assert main(["config", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert f"{path}:{LINE + 3}: Cluster 'B': the truststore /none cannot be used" in told
+    monkeypatch.setenv("TOKEN", "/vault/hunter2")
+    lines = "sparkmirror.metrics.listen=127.0.0.1:0\nsparkmirror.metrics.token.file=${env:TOKEN}\n"
+    path = write(tmp_path, BASE + _ENV + lines)
+    assert main(["config", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert "the token file [hidden] cannot be read" in told
+    assert "hunter2" not in told

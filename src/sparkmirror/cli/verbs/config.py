@@ -14,7 +14,6 @@ from sparkmirror.errors import ConfigError, Defect
 
 if TYPE_CHECKING:
     from sparkmirror.config.explain import Effective, ExplainedFile, Place
-    from sparkmirror.settings import MirrorSettings
 
 
 @with_files
@@ -53,7 +52,7 @@ def config(
         print(settings_page(), end="")
         return
     setup = _setup(files, clusters or (), flows or ())
-    _check_files(setup.settings)
+    _check_files(setup)
     _report(setup, given=given).show(output)
 
 
@@ -86,21 +85,30 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Expla
     return replace(setup, flows=tuple(one for one in setup.flows if one.flow in names))
 
 
-def _check_files(settings: MirrorSettings) -> None:
+def _check_files(setup: ExplainedFile) -> None:
     """Check the files that the settings name, as a run does before it connects to a cluster.
 
     Raises `MirrorError`.
     """
+    from sparkmirror.config.clients.security import at_its_line  # noqa: PLC0415
     from sparkmirror.wire.security.tls import context_for  # noqa: PLC0415
 
+    settings = setup.settings
     clients = [client for flow in settings.flows for client in flow.clients]
     clients += [one for beats in settings.heartbeats for one in (beats.target, beats.target_admin)]
     for client in clients:
-        context_for(client)
+        try:
+            context_for(client)
+        except ConfigError as error:
+            raise at_its_line(error, client.properties, setup.entries, client.alias) from None
     if settings.metrics.listen:
         from sparkmirror.observe.metrics.server import check_metrics_server  # noqa: PLC0415
 
-        check_metrics_server(settings.metrics)
+        try:
+            check_metrics_server(settings.metrics)
+        except ConfigError as error:
+            driver = {one.key: one.value for one in setup.entries}
+            raise at_its_line(error, driver, setup.entries) from None
 
 
 def _origin(one: Effective) -> str:

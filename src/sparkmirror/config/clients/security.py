@@ -20,6 +20,7 @@ from sparkmirror.settings import ClusterClient, FlowSettings, HeartbeatSettings
 
 __all__ = [
     "KRB5_CONF",
+    "at_its_line",
     "idle_reason",
     "protocol_of",
     "secured",
@@ -134,6 +135,37 @@ def _placed(
     what = error.what
     for secret in secrets:
         what = what.replace(secret, HIDDEN)
+    return ConfigError(f"Cluster '{alias}': {what}", where=where, do=error.do)
+
+
+def at_its_line(
+    error: ConfigError, properties: Mapping[str, str], entries: Iterable[Entry], alias: str = ""
+) -> ConfigError:
+    """``error`` about a file that ``properties`` name, with the line of the file's name.
+
+    ``entries``: what the properties were made from; what a config provider returned is hidden.
+    ``alias``: the client's cluster; without it, the error has a line already.
+    """
+    mine: dict[str, list[Entry]] = {key: [] for key in properties}
+    for entry in entries:
+        parts = entry.key.split(".")
+        for key in {".".join(parts[at:]) for at in range(len(parts))} & mine.keys():
+            if entry.value.strip() == properties[key].strip() != "":
+                mine[key].append(entry)
+    what = error.what
+    named = [key for key in mine if properties[key] and properties[key] in what]
+    named += [key for text in (what, error.do) for key in _KEY.findall(text) if key in mine]
+    own_first = f"{alias}."
+    found = [
+        entry
+        for key in named
+        for entry in sorted(mine[key], key=lambda one: not one.key.startswith(own_first))
+    ]
+    for secret in (one.value.strip() for some in mine.values() for one in some if one.secret):
+        what = what.replace(secret, HIDDEN)
+    if not alias:
+        return ConfigError(what, where=error.where, do=error.do)
+    where = found[0].where if found else error.where
     return ConfigError(f"Cluster '{alias}': {what}", where=where, do=error.do)
 
 
