@@ -68,9 +68,14 @@ def _parse_number(entry: Entry, setting: Setting) -> int | float:
             raise _bad(entry, str(error), _how_to_write(text)) from None
     low, high = setting.low, setting.high
     if (low is not None and number < low) or (high is not None and number > high):
-        bounds = f"at least {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
+        least = _in_full(low or 0)
+        bounds = f"at least {least}" if high is None else f"from {least} to {_in_full(high)}"
         raise _bad(entry, "is out of range", f"Write a number {bounds}.")
     return number
+
+
+def _in_full(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
 
 
 def _how_to_write(text: str) -> str:

@@ -300,3 +300,14 @@ def test_a_key_that_counts_in_part_is_checked(tmp_path: Path, line: str, told: s
     assert error.where == f"{tmp_path}/mm2.properties:{LINE}"
     assert line.partition("=")[0] in error.what
     assert told in error.what
+
+
+@pytest.mark.parametrize(
+    ("line", "do"),
+    [
+        ("sparkmirror.transaction.bytes=0", "Write a number from 1 to 33554432."),
+        ("A.sasl.login.refresh.window.factor=2", "Write a number from 0.5 to 1."),
+    ],
+)
+def test_bounds_are_written_in_full(tmp_path: Path, line: str, do: str) -> None:
+    assert refused(tmp_path, f"{BASE}{line}\n").do == do
