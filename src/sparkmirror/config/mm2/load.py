@@ -131,7 +131,7 @@ def read_mm2(
     aliases = _aliases(raw, path)
     raw, renamed = modern(raw, aliases)
     told += renamed
-    told += remarks.aliases_with_blanks(raw["clusters"], aliases)
+    told += remarks.odd_aliases(raw["clusters"], aliases)
     uses, lost = _classify_all(raw, aliases, path)
     in_part = [KeyUse(one.entry, one.setting) for one in lost if one.setting is not None]
     _check_values([*uses, *in_part], path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from sparkmirror.config.table.settings import Status
 from sparkmirror.settings import FETCH_BYTES_MAX
 
 _KEYS_SHOWN_MAX = 30
+_NOT_OF_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
@@ -68,14 +70,20 @@ def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[st
     return lines
 
 
-def aliases_with_blanks(clusters: Entry, aliases: Iterable[str]) -> list[str]:
-    """One line per alias with a blank, which is not allowed in topic names."""
-    return [
-        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' contains a "
-        "blank, which is not allowed in topic names: topics named after it cannot be created."
-        for alias in aliases
-        if any(char.isspace() for char in alias)
-    ]
+def odd_aliases(clusters: Entry, aliases: Iterable[str]) -> list[str]:
+    """One line per alias with a character that is not allowed in topic names."""
+    lines = []
+    for alias in aliases:
+        odd = _NOT_OF_TOPICS.search(alias)
+        if odd is not None:
+            named = "[hidden]" if clusters.secret else alias
+            char = f"'{odd.group()}'" if not clusters.secret else "a character"
+            char = "a blank" if odd.group().isspace() else char
+            lines.append(
+                f"{clusters.where}: the alias '{named}' contains {char}, which is not allowed in "
+                "topic names: topics named after it cannot be created."
+            )
+    return lines
 
 
 def mark_idle(uses: Iterable[KeyUse], confs: Iterable[Mapping[str, Entry]]) -> list[KeyUse]:

@@ -11,6 +11,7 @@ from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
 # A star after a plain character, as in orders-*. In a regex it repeats that character.
 _GLOB = re.compile(r"(?<![\\\w-])[\w-]*[\w-]\*")
+_QUOTES = ('"', "'")
 _KEYS_SHOWN_MAX = 10
 _REGEX_LISTS = ("topics", "topics.exclude", "groups", "groups.exclude")
 
@@ -44,7 +45,14 @@ def _flow_slips(conf: Mapping[str, Entry]) -> Iterator[str]:
         )
     for name in _REGEX_LISTS:
         if name in conf:
-            yield from globs(conf[name].where, conf[name].key, split_list(shown_text(conf[name])))
+            where, key = conf[name].where, conf[name].key
+            regexes = split_list(shown_text(conf[name]))
+            yield from globs(where, key, regexes)
+            if any(regex.startswith(_QUOTES) or regex.endswith(_QUOTES) for regex in regexes):
+                yield (
+                    f"{where}: {key} contains quotes, which are part of the names, as in "
+                    "MirrorMaker. Write the list without quotes."
+                )
     topics = conf.get("topics")
     if topics is None:
         return

@@ -652,6 +652,19 @@ def test_aliases_with_blanks(tmp_path: Path) -> None:
     assert any("the alias 'my B' contains a blank" in line for line in settings.warnings)
 
 
+def test_aliases_that_no_topic_can_be_named_after(tmp_path: Path) -> None:
+    """Java accepts them, and fails when it creates the first topic."""
+    settings = load(tmp_path, BASE.replace("A", "dc/1"))
+    assert [flow.name for flow in settings.flows] == ["dc/1->B"]
+    told = (
+        "the alias 'dc/1' contains '/', which is not allowed in topic names: topics named after it "
+        "cannot be created."
+    )
+    assert [line for line in settings.warnings if "alias" in line] == [
+        f"{tmp_path}/mm2.properties:1: {told}"
+    ]
+
+
 @pytest.mark.parametrize("value", ["by_duration:P1D", "by_duration:pt12h", "BY_DURATION:PT1.5S"])
 def test_a_start_by_duration(tmp_path: Path, value: str) -> None:
     fetch = load_flow(tmp_path, f"A.consumer.auto.offset.reset={value}\n").fetch

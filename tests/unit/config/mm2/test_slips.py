@@ -29,6 +29,10 @@ GLOB = "a regex in which * repeats the character before it. To match any text th
         ("topics=orders-*\n", f"topics contains orders-*, {GLOB}orders-.*."),
         ("topics=a,(x|orders*)-eu\n", f"{GLOB}(x|orders.*)-eu."),
         ("topics.exclude=tmp_*\n", f"topics.exclude contains tmp_*, {GLOB}tmp_.*."),
+        ('topics="a.*,b.*"\n', f":{LINE}: topics contains quotes, which are part of the names, as "
+         "in MirrorMaker. Write the list without quotes."),
+        ("A->B.topics.exclude='x'\n", "A->B.topics.exclude contains quotes, which"),
+        ("groups=a, 'b.*'\n", "groups contains quotes, which"),
         ("groups=app-*\n", f"groups contains app-*, {GLOB}app-.*."),
         ("A.admin.client.id=${file:/secrets:x}\n", "which config.providers does not name"),
     ],
@@ -68,6 +72,7 @@ def test_two_aliases_at_one_address(tmp_path: Path) -> None:
         "topics=orders.*,a\\\\d*,[ab]*,(ab)*,(x{2})*,\\\\w*\n",
         "topics=.*\ntopics.exclude=orders.*\n",
         "topics=orders.*,payments\ntopics.exclude=orders.*\n",
+        "groups=it's\n",
         "replication.factor=-1\n",
     ],
 )
