@@ -174,7 +174,12 @@ def group_readers(
             file=sys.stderr,
         )
         wanted = replace(wanted, zookeeper=_ZOOKEEPER)
-    settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
+    settings = load_mm1_consumer(
+        file,
+        find_brokers=look_up_brokers,
+        options=wanted.options(),
+        for_admin=wanted.command_config is not None,
+    )
     hide_secrets(settings)
     (flow,) = settings.flows
     if wanted.zookeeper is not None:  # if brokers are named too, it only provides offsets

@@ -179,12 +179,13 @@ def load_mm1_consumer(
     include: str | None = None,
     find_brokers: BrokerLookup | None = None,
     options: Mapping[str, tuple[str, str]] | None = None,
+    for_admin: bool = False,
 ) -> MirrorSettings:
     """Read a consumer file without a producer file, to show its group; target is the source.
 
     ``include=None``: no topic list is needed, because nothing is mirrored. ``options``: properties
     from the command line as (value, option name); they override the file and suffice without one.
-    Raises ConfigError.
+    ``for_admin``: the file is one that Kafka's tools give to an admin client. Raises ConfigError.
     """
     topics = _Topics(include or "", None)
     topics.check()
@@ -203,7 +204,7 @@ def load_mm1_consumer(
     kept = {key: entry for key, entry in file.items() if key not in replaced}
     file = Properties(file.path, kept | given, remarks=file.remarks)
     consumer, _ = read_file(file, Scope.CONSUMER, find_brokers)
-    _checked(consumer, Scope.CONSUMER)
+    _checked(consumer, Scope.CONSUMER, *((Scope.ADMIN,) if for_admin else ()))
     known = names(Scope.PRODUCER) & names(Scope.ADMIN)
     same = {key: entry for key, entry in consumer.file.items() if key in known}
     target = Properties(consumer.file.path, same)
@@ -371,13 +372,17 @@ def _refuse_shared_groups(
                 )
 
 
-def _checked(translation: TranslatedFile, scope: Scope) -> list[KeyUse]:
+def _checked(translation: TranslatedFile, scope: Scope, *others: Scope) -> list[KeyUse]:
+    """The meaning of each key for the client ``scope``, or for one of ``others``.
+
+    Raises ConfigError for unknown keys and wrong values.
+    """
     file = translation.file
     uses: list[KeyUse] = []
     unknown: list[Entry] = []
     errors: list[ConfigError] = list(translation.errors)
     for entry in file.values():
-        row = find(entry.key, scope)
+        row = find(entry.key, scope, *others)
         if row is None and scope is Scope.CONSUMER and entry.key in _OWN_KEYS:
             row = find(entry.key, Scope.SPARKMIRROR)
         if row is None:
@@ -400,7 +405,7 @@ def _checked(translation: TranslatedFile, scope: Scope) -> list[KeyUse]:
     if unknown:
 
         def suggest(key: str, _clusters: Sequence[str]) -> str:
-            known = names(scope) | (_OWN_KEYS if scope is Scope.CONSUMER else frozenset())
+            known = names(scope, *others) | (_OWN_KEYS if scope is Scope.CONSUMER else frozenset())
             close = difflib.get_close_matches(key, sorted(known), 1, 0.7)
             return close[0] if close else ""
 

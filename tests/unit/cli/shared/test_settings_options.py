@@ -217,7 +217,7 @@ def test_lag_takes_files_that_can_be_read_only_once(capsys: pytest.CaptureFixtur
         (mm2, [], []),
         (CONSUMER, [], []),
         (CONSUMER, [], ["--group", "other"]),
-        (CONSUMER, ["--command-config"], ["--group", "other"]),
+        (CONSUMER + "retries=3\n", ["--command-config"], ["--group", "other"]),
     ):
         with pipe(text) as file:
             assert main(["lag", *option, file, *group]) == 3

@@ -432,3 +432,14 @@ def test_the_default_of_a_key_of_2_x_is_accepted(tmp_path: Path) -> None:
     line = "client.dns.lookup=default\n"
     warnings = _load(tmp_path, CONSUMER + line, PRODUCER + line).warnings
     assert sum("client.dns.lookup" in one for one in warnings) == 2
+
+
+def test_a_file_for_the_command_of_groups_may_have_keys_of_admin_clients(tmp_path: Path) -> None:
+    """Kafka's own kafka-consumer-groups gives ``--command-config`` to an admin client."""
+    path = write(tmp_path, f"{CONSUMER}retries=3\nbootstrap.controllers=x:1\n")
+    (flow,) = load_mm1_consumer(path, for_admin=True).flows
+    assert flow.source.bootstrap_servers == ("a:1",)
+    with pytest.raises(ConfigError, match="retries is unknown"):
+        load_mm1_consumer(path)
+    with pytest.raises(ConfigError, match="acks is unknown"):
+        load_mm1_consumer(write(tmp_path, f"{CONSUMER}acks=all\n"), for_admin=True)
