@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from sparkmirror.cli.shared.settings_options import (
     with_files,
 )
 from sparkmirror.cli.shared.tables import UNLIMITED, Columns, Format, Output, Report, Table
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import printable
 
@@ -105,6 +107,10 @@ def verify(
     from sparkmirror.control.verify.scope import Scope  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415
 
+    if not math.isfinite(wait):
+        raise ConfigError(
+            f"'{wait}' is no time to wait for.", where="--wait", do="Write a number of seconds."
+        )
     compile_list(topic or (), where="--topic")
     scope = Scope(
         topics=tuple(topic or ()),
@@ -144,7 +150,12 @@ def bound(text: str, where: str) -> Bound:
     from sparkmirror.control.verify.scope import Bound  # noqa: PLC0415
 
     if text.isascii() and text.isdigit():
-        return Bound(offset=int(text))
+        try:
+            return Bound(offset=java_int(text, 64))
+        except ValueError as error:
+            raise ConfigError(
+                f"the number is no offset: it {error}.", where=where, do="Write an offset (4711)."
+            ) from None
     try:
         time_ms = int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError) as error:

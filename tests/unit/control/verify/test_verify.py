@@ -250,9 +250,16 @@ def test_bounds_that_mean_something_else_to_a_broker_or_nothing(
     assert bound("1969-12-31T23:59:59.999Z", "--from") == Bound(time_ms=0)
     with pytest.raises(ConfigError, match="neither an offset nor a time"):
         bound("0001-01-01", "--from")
+    assert bound(str(2**63 - 1), "--to") == Bound(offset=2**63 - 1)
+    for digits in (str(2**63), "9" * 5000):
+        with pytest.raises(ConfigError, match="it does not fit in 64 bits"):
+            bound(digits, "--to")
     path = str(write(tmp_path, BASE))
     assert main(["verify", path, "--from", "100", "--to", "50"]) == 2
     assert "nothing to compare" in capsys.readouterr().err
+    for endless in ("nan", "inf"):
+        assert main(["verify", path, "--wait", endless]) == 2
+        assert "--wait" in capsys.readouterr().err
 
 
 def test_an_error_comes_after_the_records_before_it() -> None:
