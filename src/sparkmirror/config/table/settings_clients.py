@@ -115,8 +115,10 @@ FETCH_ROWS = (
 
 PRODUCE_ROWS = (
     Setting(
-        "acks", Type.STRING, "all", "Which replicas must have a batch before it counts.",
-        _PRODUCER, choices=("all", "-1", "0", "1"), mm1=("request.required.acks",),
+        "acks", Type.STRING, "all",
+        "Which replicas must have a batch before it counts. `0` is refused: a position is "
+        "committed only after the target has acknowledged the records.", _PRODUCER,
+        choices=("all", "-1", "0", "1"), mm1=("request.required.acks",),
     ),
     Setting(
         "enable.idempotence", Type.BOOLEAN, "true",

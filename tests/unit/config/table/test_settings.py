@@ -242,3 +242,9 @@ def test_a_time_of_64_bits_is_read_as_one_that_can_be_waited() -> None:
 def test_leading_zeros_are_no_digits_too_many(text: str, number: int, zeros: int) -> None:
     """Java reads any number of them; Python's ``int`` refuses more than 4300 digits."""
     assert java_int(text.format("0" * zeros)) == number
+
+
+def test_the_page_says_that_no_acknowledgement_is_refused() -> None:
+    row = find("acks", Scope.PRODUCER)
+    assert row is not None
+    assert "`0` is refused" in row.doc
