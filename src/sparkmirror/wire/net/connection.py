@@ -256,9 +256,17 @@ class Connection(FramedSocket):
             ) from error
         except (MirrorError, Defect):
             raise
+        # Logins run the code of HTTP clients, Kerberos and AWS. Whoever connects tries again after
+        # a `ClusterError` alone. The text of an error may hold a secret, but not the system's own.
+        except OSError as error:
+            parts = (type(error).__name__, error.strerror, error.filename)
+            said = ": ".join(str(part) for part in parts if part)
+            raise Unreachable(
+                f"the {self._login.name} login failed ({said}).",
+                where=where,
+                do="Check the files and services that the login needs, and the broker.",
+            ) from None
         except Exception as error:
-            # Logins run the code of HTTP clients, Kerberos and AWS. Whoever connects tries again
-            # after a `ClusterError` alone. The text of the error may hold a secret.
             name, frames = type(error).__name__, traceback.format_tb(error.__traceback__)
             log.error(
                 "%s: the %s login failed: %s\n%s", where, self._login.name, name, "".join(frames)

@@ -90,7 +90,10 @@ class TokenSource:
     def _held(self) -> tuple[Token | None, bool]:
         """The token, and whether another one is due."""
         with self._lock:
-            return self._token, self._token is None or self._clock() >= self._refresh_at
+            held = self._token
+            # After a failed attempt, the next one may lie after the end of the token.
+            due = held is None or self._clock() >= min(self._refresh_at, held.expires)
+            return held, due
 
     def _refreshed(self) -> str:
         held, due = self._held()

@@ -175,15 +175,50 @@ def test_an_endpoint_that_is_cut_off_while_it_says_why(valid: bool) -> None:
         assert len(endpoint.seen) > 1 + valid, "it is asked again"
 
 
-def test_a_login_that_fails_in_code_of_others_is_an_error_of_the_cluster(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_token_that_expires_before_the_next_attempt_is_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever connects expects no other one. Its text may hold a secret."""
+    now = 1000.0
 
-    def broken(_: TokenSource) -> str:
-        raise LookupError(SECRET)
+    def post(_: TokenSource) -> dict[str, object]:
+        if now > 1000.0:
+            raise TimeoutError("timed out")
+        return {"access_token": "opaque", "expires_in": 200}
 
-    monkeypatch.setattr(TokenSource, "token", broken)
+    monkeypatch.setattr(TokenSource, "_post", post)
+    login = OAuthLogin(url="http://idp", retry_backoff_s=0.0, retry_backoff_s_max=10.0)
+    tokens = TokenSource(login, "cluster A", clock=lambda: now)
+    assert tokens.token() == "opaque"
+    now = tokens._refresh_at = 1199.0
+    assert tokens.token() == "opaque"
+    now = 1201.0
+    with pytest.raises(Unreachable, match="timed out"):
+        tokens.token()
+
+
+def test_an_error_of_the_system_in_a_login_keeps_its_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing = tmp_path / "token"
+
+    def broken(_: object) -> str:
+        return missing.read_text()
+
+    with _broker_and_connections() as (connections, _):
+        monkeypatch.setattr(TokenSource, "token", broken)
+        with pytest.raises(Unreachable, match="FileNotFoundError: No such file") as caught:
+            connections.any_connection()
+        assert str(missing) in str(caught.value)
+        late = OSError(SECRET)
+        monkeypatch.setattr(TokenSource, "token", lambda _: (_ for _ in ()).throw(late))
+        with pytest.raises(Unreachable, match=r"login failed \(OSError\)") as caught:
+            connections.any_connection()
+    assert SECRET not in str(caught.value)
+
+
+@contextmanager
+def _broker_and_connections() -> Iterator[tuple[ClusterConnections, FakeBroker]]:
+    """A broker that offers OAUTHBEARER, and a client that logs in with a token of an endpoint."""
     offered = SaslHandshakeResponse(error_code=0, mechanisms=["OAUTHBEARER"])
     broker = FakeBroker(lambda *_: offered, {3: (0, 9), 17: (0, 1), 36: (0, 2)})
     properties = {
@@ -197,6 +232,22 @@ def test_a_login_that_fails_in_code_of_others_is_an_error_of_the_cluster(
     )
     connections = ClusterConnections(client)
     try:
+        yield connections, broker
+    finally:
+        connections.close()
+        broker.stop()
+
+
+def test_a_login_that_fails_in_code_of_others_is_an_error_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever connects expects no other one. Its text may hold a secret."""
+
+    def broken(_: TokenSource) -> str:
+        raise LookupError(SECRET)
+
+    monkeypatch.setattr(TokenSource, "token", broken)
+    with _broker_and_connections() as (connections, broker):
         with pytest.raises(ClusterError, match="the OAUTHBEARER login failed") as caught:
             connections.any_connection()
         monkeypatch.setattr(TokenSource, "token", lambda _: "x" if 1 / 0 else "")
@@ -206,9 +257,6 @@ def test_a_login_that_fails_in_code_of_others_is_an_error_of_the_cluster(
         monkeypatch.setattr(TokenSource, "token", lambda _: (_ for _ in ()).throw(fault))
         with pytest.raises(Defect):
             connections.any_connection()
-    finally:
-        connections.close()
-        broker.stop()
     assert "LookupError" in str(caught.value)
     assert f"cluster A, {broker.address}" in str(caught.value)
     assert "in broken" in caplog.text
