@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparkmirror.control.topics.replicas import said_of_brokers, too_few_brokers
 from sparkmirror.doctor.facts import Configs, Pair
 from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.model import MirrorMode, Partitioner, TopicPartition
 from sparkmirror.settings import FlowSettings
+from sparkmirror.wire.cluster.views import NewTopic
 
 ONE_REPLICA = "one replica only"
 """Start of the text of a finding that is only advice."""
@@ -73,15 +75,19 @@ def _partitions(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, st
 
 def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple[Level, str, str]]:
     factor = pair.replication
-    if pair.short:
-        yield (
-            Level.FAIL,
-            f"replication.factor is {factor}, the target has {_count(brokers, 'live broker')}",
-            f"Start the brokers that are down, set replication.factor to {brokers} or less, or add "
-            "brokers.",
-        )
+    start = f"Start the brokers that are down, set replication.factor to {brokers} or less, or"
+    live = f"replication.factor is {factor}, the target has {_count(brokers, 'live broker')}"
+    if pair.short is not None and factor > brokers:
+        yield Level.FAIL, f"{live}{said_of_brokers(pair.short)}", f"{start} add brokers."
+    elif pair.short is not None:
+        new = NewTopic(pair.remote, pair.partitions, factor)
+        told = too_few_brokers(flow.target.alias, new, "replication.factor", brokers, pair.short)
+        yield Level.FAIL, told.what.removesuffix("."), told.do
     elif factor > brokers:
-        if not pair.present:
+        if not pair.present and not pair.taken:
+            found = f"{live}, and whether it takes more could not be asked"
+            yield Level.FAIL, found, f"{start} repair what check create reports."
+        elif not pair.present:
             yield (
                 Level.WARN,
                 f"replication.factor is {factor}, {_count(brokers, 'broker')} respond",

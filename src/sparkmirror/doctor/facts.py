@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.control.topics.replicas import ask_for
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, TooFewBrokers
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import FlowSettings
@@ -46,15 +46,15 @@ class TargetFacts:
     """``topics``: the existing remote topics. ``tried``: results of a trial creation of the others.
 
     ``configs``: configs of both, by remote name; without topics whose configs cannot be read.
-    ``short``: the topics for whose replicas there are too few brokers; they are in ``tried`` with
-    fewer replicas.
+    ``short``: the controller's answer for topics for whose replicas there are too few brokers; they
+    are in ``tried`` with fewer replicas.
     """
 
     cluster: ClusterView
     topics: Mapping[str, TopicView]
     configs: Mapping[str, Configs] = field(default_factory=dict)
     tried: Mapping[str, TriedTopic] = field(default_factory=dict)
-    short: frozenset[str] = frozenset()
+    short: Mapping[str, TooFewBrokers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class Pair:
     """A source topic and its remote topic, as it is or (``present`` False) as it would be created.
 
     ``partitions``, ``replication``: of the remote topic. Configs are empty if unknown. ``short``:
-    the target has too few brokers to create it with these replicas.
+    the controller's answer if the target has too few brokers to create it with these replicas.
+    ``taken``: a dry run has shown that the target would create it with them.
     """
 
     topic: str
@@ -73,7 +74,8 @@ class Pair:
     present: bool
     source_configs: Configs
     target_configs: Configs
-    short: bool = False
+    short: TooFewBrokers | None = None
+    taken: bool = False
 
 
 def observe_source(
@@ -112,9 +114,17 @@ def observe_target(
         for name, view in remote.items()
         if try_missing and name not in present
     ]
+    short: dict[str, TooFewBrokers] = {}
+
+    def try_create(topics: Sequence[NewTopic]) -> dict[str, TriedTopic]:
+        found = target.try_create(topics)
+        for name, one in found.items():
+            if isinstance(one.error, TooFewBrokers):
+                short.setdefault(name, one.error)
+        return found
+
     # A factor that is too large has its own finding, and must not make every creation fail here.
-    tried, asked = ask_for(target.cluster, missing, target.try_create, set(remote))
-    short = frozenset(new.name for new in missing if asked[new.name] is not new)
+    tried, _ = ask_for(target.cluster, missing, try_create, set(remote))
     found = target.cluster.topic_configs(present) if present else {}
     configs = {name: one for name, one in found.items() if not isinstance(one, MirrorError)}
     configs |= {name: dict(one.configs) for name, one in tried.items()}
@@ -133,6 +143,7 @@ def pairs(flow: FlowSettings, source: SourceFacts, target: TargetFacts) -> Itera
         remote = wanted.remote(name)
         there = target.topics.get(remote)
         configs = source.configs.get(name, {})
+        tried = target.tried.get(remote)
         yield Pair(
             name,
             remote,
@@ -142,5 +153,6 @@ def pairs(flow: FlowSettings, source: SourceFacts, target: TargetFacts) -> Itera
             there is not None,
             {} if isinstance(configs, MirrorError) else configs,
             target.configs.get(remote, {}),
-            remote in target.short,
+            target.short.get(remote),
+            tried is not None and tried.error is None and remote not in target.short,
         )

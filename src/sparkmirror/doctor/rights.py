@@ -410,7 +410,7 @@ def check_group_topics(here: Side, flow: FlowSettings, side: str) -> list[Findin
 def _reason(admin: Inspector, new: NewTopic, key: str, one: TriedTopic) -> MirrorError | None:
     """Why ``new`` cannot be created; ``key``: the setting with its replicas."""
     if isinstance(one.error, TooFewBrokers):
-        return too_few_brokers(admin.alias, new, key, alive(admin.cluster))
+        return too_few_brokers(admin.alias, new, key, alive(admin.cluster), one.error)
     return one.error
 
 

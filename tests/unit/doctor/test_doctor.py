@@ -26,7 +26,7 @@ from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
 from sparkmirror.doctor.network import check_round_trip, explore
 from sparkmirror.doctor.quick_check import in_step
 from sparkmirror.doctor.rights import _alternatives, check_topics
-from sparkmirror.errors import Denied, MirrorError, Unreachable
+from sparkmirror.errors import Denied, MirrorError, TooFewBrokers, Unreachable
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
@@ -128,7 +128,8 @@ def pair(
     partitions: int = 2,
     replication: int = 3,
     present: bool = True,
-    short: bool = False,
+    short: str = "",
+    taken: bool = False,
 ) -> Pair:
     view = TopicView("t", "", 2, 3)
     return Pair(
@@ -140,7 +141,8 @@ def pair(
         present,
         configs(source or {}),
         configs(target or {}),
-        short,
+        TooFewBrokers(short) if short else None,
+        taken,
     )
 
 
@@ -149,9 +151,14 @@ def pair(
     [
         (pair(partitions=1), 3, "partitions", "warn", "1 partition, the source has 2"),
         (pair(partitions=3), 3, "partitions", "warn", "3 partitions, the source has 2"),
-        (pair(present=False, short=True), 1, "replication", "fail",
-         "replication.factor is 3, the target has 1 live broker"),
-        (pair(present=False), 2, "replication", "warn",
+        (pair(present=False, short="failed (INVALID_REPLICATION_FACTOR: only 1.)."), 1,
+         "replication", "fail",
+         "replication.factor is 3, the target has 1 live broker (only 1)"),
+        (pair(present=False, short="no brokers.", replication=-1), 1, "replication", "fail",
+         "no brokers"),
+        (pair(present=False), 2, "replication", "fail",
+         "2 live brokers, and whether it takes more could not be asked"),
+        (pair(present=False, taken=True), 2, "replication", "warn",
          "replication.factor is 3, 2 brokers respond"),
         (pair(), 2, "replication", "warn", "2 brokers respond"),
         (pair(replication=1), 3, "replication", "warn", "one replica only"),

@@ -64,8 +64,8 @@ def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:
     outcomes, asked = ask_for(cluster, [new], cluster.create_topics, fewer)
     outcome = outcomes[new.name]
     if isinstance(outcome.error, TooFewBrokers):
-        brokers = alive(cluster)
-        raise too_few_brokers(cluster.alias, new, wanted.key, brokers) from outcome.error
+        brokers, said = alive(cluster), outcome.error
+        raise too_few_brokers(cluster.alias, new, wanted.key, brokers, said) from said
     if outcome.error is not None:
         raise outcome.error
     told = f"{cluster.alias}: created internal topic {new.name}{fewer_told(new, asked[new.name])}"

@@ -119,8 +119,8 @@ def create_internal_topics(
             )
             continue
         if isinstance(outcome.error, TooFewBrokers):
-            key, brokers = factor_key(flow), alive(target)
-            raise too_few_brokers(target.alias, new, key, brokers) from outcome.error
+            key, brokers, said = factor_key(flow), alive(target), outcome.error
+            raise too_few_brokers(target.alias, new, key, brokers, said) from said
         if outcome.error is not None:
             raise outcome.error
         made.append(topic)

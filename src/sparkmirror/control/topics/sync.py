@@ -229,12 +229,12 @@ def apply_topics(
     done: list[str] = []
     expected: dict[str, int] = {}
     creations = [action for action in actions if isinstance(action, CreateTopic)]
-    short: list[CreateTopic] = []
+    short: list[tuple[CreateTopic, TooFewBrokers]] = []
     outcomes = target.create_topics([one.new for one in creations], patience_s=patience_s)
     for creation in creations:
         outcome = outcomes[creation.new.name]
         if isinstance(outcome.error, TooFewBrokers):
-            short.append(creation)
+            short.append((creation, outcome.error))
             continue
         if outcome.error is not None:
             errors[creation.topic] = outcome.error
@@ -254,8 +254,8 @@ def apply_topics(
                 target.alias, creation.new.name, names,
             )  # fmt: skip
     brokers = alive(target) if short else 0
-    for one in short:
-        errors[one.topic] = too_few_brokers(target.alias, one.new, FACTOR_KEY, brokers)
+    for one, said in short:
+        errors[one.topic] = too_few_brokers(target.alias, one.new, FACTOR_KEY, brokers, said)
     growths = [action for action in actions if isinstance(action, GrowTopic)]
     outcomes = target.grow_topics(
         {action.remote_topic: action.partitions for action in growths}, patience_s=patience_s

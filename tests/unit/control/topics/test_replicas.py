@@ -19,7 +19,7 @@ from sparkmirror.control.topics.internal_topics import (
     plan_internal_topics,
 )
 from sparkmirror.control.topics.observation import Change, Observation
-from sparkmirror.control.topics.replicas import planned
+from sparkmirror.control.topics.replicas import ask_for, planned, too_few_brokers
 from sparkmirror.control.topics.sync import CreateTopic, apply_topics, passing
 from sparkmirror.errors import Denied, MirrorError, TooFewBrokers
 from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
@@ -181,11 +181,63 @@ def test_a_dry_run_is_for_replicas_on_brokers_that_are_down() -> None:
     assert (target.tried, target.described) == ([], 1)
 
 
-def test_a_dry_run_that_is_denied_says_nothing_of_brokers() -> None:
+def test_one_dry_run_stands_for_all_topics_with_as_many_replicas() -> None:
+    target = Target(4)
+    new = [NewTopic(f"t{number}", number, 3 + number % 2, {}) for number in range(1, 9)]
+    assert planned(cast(Cluster, target), new, "key") == (new, {})
+    assert [one.name for one in target.tried] == ["t1", "t2"]
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_dry_run_that_tells_nothing_refuses(raised: bool) -> None:
+    """Whether the controller takes more replicas than brokers are alive, nobody knows."""
     target = Target(3)
-    target.create_topics = lambda topics, **_: {  # type: ignore[method-assign]
-        new.name: TopicOutcome(new.name, Denied("no")) for new in topics
-    }
+
+    def create(topics: Sequence[NewTopic], **_: object) -> dict[str, TopicOutcome]:
+        if raised:
+            raise Denied("no.", do="Grant it.")
+        return {new.name: TopicOutcome(new.name, Denied("no.", do="Grant it.")) for new in topics}
+
+    target.create_topics = create  # type: ignore[method-assign, assignment]
     missing = plan_internal_topics(FLOW, {})
     made, refused = planned(cast(Cluster, target), missing, factor_key(FLOW))
-    assert (made, refused) == (missing, {})
+    assert (made, list(refused)) == ([], [new.name for new in missing])
+    assert str(refused[STORAGE]) == (
+        f"cluster B, topic {STORAGE}: B.offset.storage.replication.factor is 3, the cluster has 2 "
+        "live brokers, and whether it takes more could not be asked: no. Grant it."
+    )
+
+
+# --- what the controller says ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [-1, 2])
+def test_a_refusal_for_another_reason_keeps_the_controllers_words(factor: int) -> None:
+    said = translate(BrokerError(38, "racks"), B, "creating topic t")
+    told = str(too_few_brokers("B", NewTopic("t", 1, factor), "some.factor", 2, said))
+    assert told.startswith("cluster B, topic t: creating topic t failed: ")
+    assert "racks" in told
+    assert f"some.factor is {factor}" in told
+    assert "but the cluster has" not in told
+
+
+def test_a_refusal_of_a_large_factor_has_them_too() -> None:
+    said = translate(BrokerError(38, "only 2 broker(s) are registered."), B, "creating topic t")
+    told = str(too_few_brokers("B", NewTopic("t", 1, 3), "some.factor", 2, said))
+    assert "3, but the cluster has 2 live brokers (only 2 broker(s) are registered). Start" in told
+
+
+def test_replicas_are_asked_for_down_to_the_brokers_that_are_alive() -> None:
+    target = Target(3)
+    counts: list[int] = []
+
+    def create(topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        counts.extend(new.replication_factor for new in topics)
+        return target.create_topics(topics)
+
+    cluster = cast(Cluster, target)
+    _, asked = ask_for(cluster, [NewTopic("t", 1, 5)], create, {"t"})
+    assert (counts, asked["t"].replication_factor) == ([5, 4, 3], 3)
+    target.taken, counts[:] = 0, []
+    ask_for(cluster, [NewTopic("u", 1, 99), NewTopic("v", 1, 2)], create, {"u", "v"})
+    assert counts == [99, 2, 5, 4, 3, 2], "what is refused is not asked for again as it was"
