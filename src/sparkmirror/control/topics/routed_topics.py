@@ -20,7 +20,7 @@ from sparkmirror.control.topics.sync import (
     passing,
     plan_creation,
 )
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.errors import MirrorError, TooFewBrokers, TopicError
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, TopicRequest, decode_routed
 from sparkmirror.names.routed_names import RoutedNames
@@ -176,7 +176,12 @@ class RoutedTopicsJob:
         created = (*before.created, *made)
         refused = {name: why for name, why in before.refused.items() if name not in wanted}
         # What may succeed soon is no fault of the records: slots wait, and ask again.
-        lasting = {name: str(one) for name, one in errors.items() if not passing(one)}
+        # Too few brokers may be too few for good.
+        lasting = {
+            name: str(one)
+            for name, one in errors.items()
+            if not passing(one) or isinstance(one, TooFewBrokers)
+        }
         refused |= faults | lasting
         self._answer = replace(
             before,

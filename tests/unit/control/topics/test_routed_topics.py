@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.control.topics.routed_topics import RoutedTopicsJob, constant_topics
-from sparkmirror.errors import Denied, MirrorError, QuotaExceeded
+from sparkmirror.errors import Denied, MirrorError, QuotaExceeded, TooFewBrokers
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, TopicRequest, encode_routed
 from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.transform_settings import TransformSettings
@@ -176,6 +176,18 @@ def test_a_refusal_that_may_pass_is_no_reason() -> None:
     assert (answer.created, answer.refused) == (("us",), {})
     target.refuses.clear()
     assert driver.ask("eu").created == ("us", "eu")
+
+
+def test_too_few_brokers_are_a_reason() -> None:
+    """The factor may be wrong for good: sparkmirror.on.bad.record decides, and records go on."""
+    target = Side({}, refuses=["eu"])
+    target.refusal = TooFewBrokers("too few.")
+    driver = Driver(_flow(), target)
+    answer = driver.ask("eu")
+    assert "too few" in answer.refused["eu"]
+    target.refuses.clear()
+    answer = driver.ask("eu")
+    assert (answer.created, answer.refused) == (("eu",), {})
 
 
 class Busy(Side):
