@@ -93,14 +93,20 @@ def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterab
         yield f"# nothing to do: only the mirror writes to the remote topics of {flow.name}"
     allowed = [one for one in plan.create if one.permission == "ALLOW"]
     denied = [one for one in plan.create if one.permission == "DENY"]
-    for title, lines in (
-        ("permissions of the mirror and of readers", commands(allowed)),
-        ("nobody else may write", commands(denied)),
-        ("remove permissions that let everybody write", commands(plan.remove, "--remove")),
+    for title, taken, lines in (
+        ("permissions of the mirror and of readers", (), commands(allowed)),
+        ("nobody else may write", denied, commands(denied)),
+        (
+            "remove permissions that let everybody write",
+            plan.remove,
+            commands(plan.remove, "--remove"),
+        ),
     ):
         if lines:
             yield f"# {title}"
-            yield from lines
+        if flow.topics.exclude and any(one.pattern == "PREFIXED" for one in taken):
+            yield "# (on prefixes: this also hits topics that topics.exclude leaves out)"
+        yield from lines
     if not plan.readable:
         yield "# Then only the mirror and super users may read these topics: see --reader."
 

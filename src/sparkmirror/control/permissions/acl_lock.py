@@ -47,7 +47,7 @@ def plan_lock(
 
     ``present``: the target's ACLs on topics. ``mirror``: the bindings that the mirror needs on
     ``remote``. ``readers``: principals that shall be able to read. ``remote_name``: whether a name
-    that ``remote`` covers is one of a remote topic.
+    that ``remote`` covers is to be locked (`needed.remote_names`).
     """
     there = set(present)
     owners = {binding.principal for binding in mirror}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.control.coordination.orders_topic import orders_topic
-from sparkmirror.control.topics.internal_topics import offset_storage_topic
+from sparkmirror.control.topics.internal_topics import internal_names, offset_storage_topic
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.flow_claims import transactional_id_prefix
@@ -22,7 +22,12 @@ from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_regex
-from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
+from sparkmirror.names.replication_policy import (
+    OWN_TOPICS,
+    FlowTopics,
+    TopicFilter,
+    dead_letter_topic,
+)
 from sparkmirror.names.smts import ROUTER, TIME_ROUTER
 from sparkmirror.names.topics_map import parse_name
 from sparkmirror.names.transforms import constant_topic
@@ -157,23 +162,30 @@ def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
 
 
 def remote_names(flow: FlowSettings) -> Callable[[str], bool]:
-    """A test of topic names on the target: whether the flow may mirror a topic to this name.
+    """A test of topic names on the target: whether a lock is to cover a topic of this name.
 
-    Under a map or a RegexRouter it may be any name: these do not show where a name comes from.
+    Not if the exclude list leaves out its source topic, and it is none of the mirror's own. Under a
+    map or a RegexRouter names do not show where they come from.
     """
     if flow.topics.renamed:
         return lambda _: True
-    topics = FlowTopics(flow)
+    topics, excluded = FlowTopics(flow), TopicFilter(flow.topics.exclude)
     prefix = topics.policy.format_remote_topic(flow.source.alias, "")
+    own = {*internal_names(flow), offset_syncs_topic(flow), checkpoints_topic(flow)}
+    letters = dead_letter_topic("") if _may_dead_letter(flow) else ""
 
-    def may_be_remote(name: str) -> bool:
+    def is_remote(name: str) -> bool:
+        # The default exclude list has the mirror's own topics, too.
+        if name in own or OWN_TOPICS.fullmatch(name) or topics.policy.is_mm2_internal_topic(name):
+            return True
         upstream = (upstream for _, upstream in topics.policy.readings(name))
-        return any(
-            topics.accepts(each) and topics.remote(each) == name
-            for each in (name, name.removeprefix(prefix), *upstream)
-        )
+        sources = {name, name.removeprefix(prefix), *upstream}
+        sources = {each for each in sources if topics.remote(each) == name}
+        if any(map(topics.accepts, sources)) or not any(map(excluded.accepts, sources)):
+            return True
+        return bool(letters) and name.endswith(letters) and is_remote(name.removesuffix(letters))
 
-    return may_be_remote
+    return is_remote
 
 
 def _routed_patterns(smts: Sequence[SmtSettings]) -> list[Pattern]:

@@ -27,6 +27,7 @@ from sparkmirror.model import MirrorMode
 from sparkmirror.settings import (
     CheckpointSettings,
     ClusterClient,
+    FaultSettings,
     FlowSettings,
     HeartbeatSettings,
     MirrorSettings,
@@ -477,13 +478,25 @@ def test_a_lock_takes_no_name_that_the_flow_does_not_mirror(present):
             "identity",
             TopicSettings(include=("orders.*",), exclude=("orders-local.*",)),
             ["orders", "orders-eu", "A.heartbeats"],
-            ["orders-local-eu", "carts", "heartbeats"],
+            ["orders-local-eu"],
         ),
         (
             "default",
             TopicSettings(include=("t.*",), exclude=("t-x",)),
-            ["A.t", "A.t-y", "A.heartbeats"],
-            ["A.t-x", "t", "B.t", "A.A.t"],
+            ["A.t", "A.t-y", "A.heartbeats", "A.tt-x", "A.A.t"],
+            ["A.t-x"],
+        ),
+        (
+            "default",
+            TopicSettings(include=("o-[0-9]",), exclude=(".*[-.]internal", "x.*", ".*-letter")),
+            ["A.o-1", "A.other", "A.checkpoints.internal", "A.o-1.dead-letter"],
+            ["A.app.internal", "A.xyz", "A.x.dead-letter"],
+        ),
+        (
+            "identity",
+            TopicSettings(include=("mm2.*",), exclude=("mm2.*internal", "mm2-storage")),
+            ["mm2-offset-syncs.B.internal", "mm2-sparkmirror-runs.A.internal", "mm2-storage"],
+            ["mm2-my-internal"],
         ),
         (
             "identity",
@@ -494,8 +507,14 @@ def test_a_lock_takes_no_name_that_the_flow_does_not_mirror(present):
     ],
 )
 def test_which_topics_of_the_target_may_be_remote(policy, topics, names, others):
-    """Under a map, any of them may."""
-    flow = replace(FLOW, policy=PolicySettings(policy), topics=topics)
+    """All but those that the exclude list names and that are not the mirror's own."""
+    flow = replace(
+        FLOW,
+        policy=PolicySettings(policy),
+        topics=topics,
+        offset_storage_topic="mm2-storage",
+        faults=FaultSettings(bad_record="dead-letter"),
+    )
     remote_name = remote_names(flow)
     found = {name: remote_name(name) for name in [*names, *others]}
     assert found == dict.fromkeys(names, True) | dict.fromkeys(others, False)
@@ -531,10 +550,20 @@ def test_lock_in_words():
     plan = plan_lock([acl("A.t", "User:x", "WRITE", "PREFIXED")], REMOTE, MINE)
     text = list(lock_text(plan, FLOW, "c"))
     assert text[0] == "# permissions of the mirror and of readers"
+    assert text[2:4] == [
+        "# nobody else may write",
+        "# (on prefixes: this also hits topics that topics.exclude leaves out)",
+    ]
     assert (
         "--deny-principal User:x --operation Write --topic A.t --resource-pattern-type prefixed"
-        in (text[3])
+        in (text[4])
     )
+    everybody = plan_lock([acl("A.t", "User:*", "WRITE", "PREFIXED")], REMOTE, MINE)
+    assert "topics.exclude" in list(lock_text(everybody, FLOW, "c"))[3]
+    nothing = replace(FLOW, topics=TopicSettings(exclude=()))
+    named = plan_lock([acl("A.t", "User:x", "WRITE")], REMOTE, MINE)
+    for one in (lock_text(plan, nothing, "c"), lock_text(named, FLOW, "c")):
+        assert "topics.exclude" not in "".join(one)
     assert text[-1].startswith("# Then only the mirror and super users may read")
     blocked = plan_lock([acl("*", "User:*", "ALL")], REMOTE, MINE)
     told = list(lock_text(blocked, FLOW, "c"))
