@@ -6,7 +6,7 @@ The result contains no secrets and no values from config providers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sparkmirror.config.clients.security import idle_reason
@@ -78,13 +78,19 @@ class FlowSetup:
 class ExplainedFile:
     """A whole file: its flows with their settings, and the settings of a run with its warnings.
 
-    ``entries``: what these were made from, for errors of files that it names.
+    ``entries``: what these were made from, for errors of files that it names. ``by_cluster``: the
+    same by alias, if each cluster has a file of its own.
     """
 
     path: Path
     flows: tuple[FlowSetup, ...]
     settings: MirrorSettings
     entries: tuple[Entry, ...] = ()
+    by_cluster: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+
+    def entries_of(self, alias: str) -> tuple[Entry, ...]:
+        """What the settings of the cluster's clients were made from."""
+        return self.by_cluster.get(alias, self.entries)
 
 
 def explain(

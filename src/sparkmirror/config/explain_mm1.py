@@ -38,14 +38,14 @@ def explain_mm1(
     settings = load_mm1(consumers, producer, include=".*", find_brokers=look_up)
     target = _Explained(producer, Scope.PRODUCER, Part.PRODUCER, look_up)
     flows = []
-    entries = list(target.entries)
+    by_cluster: dict[str, tuple[Entry, ...]] = {}
     for path, flow in zip(consumers, settings.flows, strict=True):
         source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up)
         rows = (*_of_both(source, target), *source.rows(), *target.rows())
         secret = source.has_secret_group
-        entries += source.entries
+        by_cluster |= {flow.source.alias: source.entries, flow.target.alias: target.entries}
         flows.append(FlowSetup(flow.name, tuple(_derived(row, flow, secret) for row in rows)))
-    return ExplainedFile(consumers[0], tuple(flows), settings, tuple(entries))
+    return ExplainedFile(consumers[0], tuple(flows), settings, by_cluster=by_cluster)
 
 
 def _of_both(consumer: _Explained, producer: _Explained) -> Iterator[Effective]:

@@ -455,3 +455,49 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(
     told = capsys.readouterr().err
     assert "the token file [hidden] cannot be read" in told
     assert "hunter2" not in told
+
+
+def test_a_file_that_both_of_mirrormaker_1s_files_name_is_told_at_the_clients_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = "security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=/none\n"
+    consumer = write(tmp_path, f"bootstrap.servers=a:1\ngroup.id=g\n{store}", "c")
+    other = write(tmp_path, f"\nbootstrap.servers=c:1\ngroup.id=h\n{store}", "d")
+    producer = write(tmp_path, f"bootstrap.servers=b:1\n{store}", "p")
+    plain = write(tmp_path, "bootstrap.servers=a:1\ngroup.id=g\n", "plain")
+    for files, place in (
+        ([consumer], f"{consumer}:5: Cluster 'source'"),
+        ([plain], f"{producer}:4: Cluster 'target'"),
+        ([other, consumer], f"{other}:6: Cluster 'source-1'"),
+    ):
+        named = [text for path in files for text in ("--consumer.config", str(path))]
+        assert main(["config", *named, "--producer.config", str(producer)]) == 2
+        assert f"{place}: the truststore /none cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "told"),
+    [
+        ("A.security.protocol=SSL\nA.ssl.enabled.protocols={}\n", "TLSv1.2,hunter2",
+         "ssl.enabled.protocols names [hidden], which is not a TLS version"),
+        ("A->B.transforms={}\n", "hunter2",
+         "A->B.transforms.[hidden].type is missing: A->B.transforms names [hidden]"),
+        ("A->B.replication.policy.class=IdentityReplicationPolicy\n"
+         "A->B.sparkmirror.topics.map={}\n", "a=>hunter2",
+         "two topics of A may get the same name. If both exist"),
+    ],
+)  # fmt: skip
+def test_elements_of_a_list_that_a_provider_returns_are_not_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    value: str,
+    told: str,
+) -> None:
+    monkeypatch.setenv("SECRET", value)
+    path = write(tmp_path, BASE + _ENV + line.format("${env:SECRET}"))
+    main(["config", str(path)])
+    out, err = capsys.readouterr()
+    assert told in out + err
+    assert "hunter2" not in (out + err).lower()

@@ -100,7 +100,8 @@ def _check_files(setup: ExplainedFile) -> None:
         try:
             context_for(client)
         except ConfigError as error:
-            raise at_its_line(error, client.properties, setup.entries, client.alias) from None
+            mine = setup.entries_of(client.alias)
+            raise at_its_line(error, client.properties, mine, client.alias) from None
     if settings.metrics.listen:
         from sparkmirror.observe.metrics.server import check_metrics_server  # noqa: PLC0415
 

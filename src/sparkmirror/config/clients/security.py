@@ -13,7 +13,7 @@ from sparkmirror.config.clients.jaas import format_module, java_system_propertie
 from sparkmirror.config.clients.sasl import sasl_settings
 from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import shown
+from sparkmirror.config.files.values import shown, split_list
 from sparkmirror.config.table.settings import HIDDEN, ClientProperties
 from sparkmirror.errors import ConfigError
 from sparkmirror.settings import ClusterClient, FlowSettings, HeartbeatSettings
@@ -132,10 +132,15 @@ def _placed(
     if where == path:
         named = [key for key in _KEY.findall(error.what) if key in conf]
         where = _place(conf, [*named, "security.protocol"][0], path)
-    what = error.what
-    for secret in secrets:
-        what = what.replace(secret, HIDDEN)
+    what = _without(error.what, secrets)
     return ConfigError(f"Cluster '{alias}': {what}", where=where, do=error.do)
+
+
+def _without(text: str, secrets: Iterable[str]) -> str:
+    """``text`` without these values, and without the elements of those that are lists."""
+    hidden = {part for one in secrets for part in (one.strip(), *split_list(one)) if part}
+    longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
+    return re.sub("|".join(longest_first), HIDDEN, text) if hidden else text
 
 
 def at_its_line(
@@ -161,8 +166,7 @@ def at_its_line(
         for key in named
         for entry in sorted(mine[key], key=lambda one: not one.key.startswith(own_first))
     ]
-    for secret in (one.value.strip() for some in mine.values() for one in some if one.secret):
-        what = what.replace(secret, HIDDEN)
+    what = _without(what, (one.value for some in mine.values() for one in some if one.secret))
     if not alias:
         return ConfigError(what, where=error.where, do=error.do)
     where = found[0].where if found else error.where

@@ -88,7 +88,7 @@ def check_names(flows: Sequence[FlowNaming], path: str, maps: Maps | None = None
         *_mixed_loops(flows, path),
         *_mapped_loops(flows, path, maps),
         *_own_collisions(flows, maps),
-        *_collisions(flows, path),
+        *_collisions(flows, path, maps),
         *_aliases_with_separators(flows, path),
     ]
 
@@ -134,10 +134,11 @@ def _own_collisions(flows: Sequence[FlowNaming], maps: Maps) -> Iterator[str]:
             continue
         if met is not None:
             first, second, name = met
+            example = f": for example, '{first}' and '{second}' would both be '{name}'"
             yield (
-                f"{entry.where}: {entry.key}: two topics of {flow.source} may get the same name: "
-                f"for example, '{first}' and '{second}' would both be '{name}'. If both exist, "
-                "one of them is not mirrored, and the run reports it."
+                f"{entry.where}: {entry.key}: two topics of {flow.source} may get the same name"
+                f"{'' if entry.secret else example}. If both exist, one of them is not mirrored, "
+                "and the run reports it."
             )
 
 
@@ -239,9 +240,10 @@ def _mapped_loops(flows: Sequence[FlowNaming], path: str, maps: Maps) -> Iterato
             )
             continue
         if names is not None:
+            secret = any(maps[name].secret for name in mapped if name in maps)
+            example = "" if secret else f": for example, {_hops(ring, names)}"
             raise ConfigError(
-                f"the flows {way} form a loop, and a topic would be copied endlessly: for example, "
-                f"{_hops(ring, names)}.",
+                f"the flows {way} form a loop, and a topic would be copied endlessly{example}.",
                 where=where,
                 do=do,
             )
@@ -285,7 +287,7 @@ def _rings(flows: Sequence[FlowNaming]) -> Iterator[list[FlowNaming]]:
 # --- two topics under one name ------------------------------------------------------------------
 
 
-def _collisions(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
+def _collisions(flows: Sequence[FlowNaming], path: str, maps: Maps) -> Iterator[str]:
     for target in dict.fromkeys(flow.target for flow in flows):
         into = [flow for flow in flows if flow.target == target]
         met = []
@@ -296,6 +298,8 @@ def _collisions(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
                 continue
             if found is not None:
                 first, second, name = found
+                if any(maps[flow.name].secret for flow in (one, other) if flow.name in maps):
+                    first = second = name = HIDDEN
                 met.append(f"{first} of {one.source} and {second} of {other.source} as {name}")
         if met:
             more = (

@@ -217,10 +217,12 @@ class _Part:
         """
         entry = self.options.get(option)
         if entry is None:
+            name = shown(self.listed, self.name)
+            key = f"{self.key.removesuffix(f'{self.name}.')}{name}.{option}"
             raise ConfigError(
-                f"{self.key}{option} is missing: {self.listed.key} names {self.name}.",
+                f"{key} is missing: {self.listed.key} names {name}.",
                 where=self.listed.where,
-                do=f"Set {self.key}{option}, or remove {self.name} from the list.",
+                do=f"Set {key}, or remove {name} from the list.",
             )
         value = entry.value.strip()
         if not (value or empty):
