@@ -105,7 +105,8 @@ class KeyUse:
 
     ``alias``: the cluster that it is for; ``flow``: the flow; both are empty at the top level.
     ``family``: the key contains a name of the user's, and ``setting`` is the list of such names.
-    ``ignored``: why it is ignored at this place although its row is supported.
+    ``ignored``: why it is ignored at this place although its row is supported. ``checked``: its
+    value is checked all the same, because a client of Java's reads it.
     """
 
     entry: Entry
@@ -114,6 +115,7 @@ class KeyUse:
     flow: str = ""
     ignored: str = ""
     family: bool = False
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,10 @@ def _advised(lost: Lost, clusters: Sequence[str]) -> Lost | KeyUse:
             reason = use.ignored or use.setting.reason
             if not use.ignored and use.setting.status is Status.SUPPORTED:
                 return replace(lost, instead=text)
-            ignored = ignored or KeyUse(lost.entry, use.setting, ignored=reason)
+            reason = use.ignored or ("" if lost.setting else use.setting.reason)
+            checked = lost.setting is not None
+            # The last reason, because that of a key of workers may recommend the other spellings.
+            ignored = KeyUse(lost.entry, use.setting, ignored=reason, checked=checked)
     return ignored or lost
 
 

@@ -242,7 +242,8 @@ def _classify_all(
 def _check_values(uses: Sequence[KeyUse], path: Path) -> None:
     errors: list[ConfigError] = []
     for use in uses:
-        if use.ignored or use.family or use.entry.key.startswith("config.providers."):
+        ignored = use.ignored and not use.checked
+        if ignored or use.family or use.entry.key.startswith("config.providers."):
             continue
         try:
             _check_value(use)

@@ -640,9 +640,36 @@ def test_keys_that_java_no_longer_reads_are_dropped(
 
 @pytest.mark.parametrize("key", ["client.dns.lookup", "A.consumer.client.dns.lookup"])
 def test_a_default_of_2_x_is_accepted(tmp_path: Path, key: str) -> None:
+    """Where it would be a client's, the key is ignored, so no other spelling is recommended."""
     (remark,) = load(tmp_path, f"{BASE}{QUIET}{key}=default\n").warnings
-    assert key in remark
-    assert "has no effect here" in remark or "ignored" in remark
+    line = f"{BASE}{QUIET}".count("\n") + 1
+    told = f"{tmp_path}/mm2.properties: ignored: {key} (line {line}): all addresses of a host are"
+    assert remark.startswith(told)
+    assert "write" not in remark
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("A->B.source.cluster.sasl.login.class", "com.x.MyLogin", "cannot be used"),
+        ("A->B.producer.sasl.login.class", "com.x.MyLogin", "cannot be used"),
+        ("A->B.producer.interceptor.classes", "com.x.Mine", "cannot be used"),
+        ("A->B.producer.retries", "abc", "retries=abc"),
+        ("A->B.producer.compression.type", "foo", "compression.type=foo"),
+        ("A->B.producer.retries", "3", ""),
+        ("A->B.producer.compression.type", "gzip", ""),
+    ],
+)
+def test_a_key_for_some_clients_is_checked_also_where_it_is_ignored_for_the_others(
+    tmp_path: Path, key: str, value: str, error: str
+) -> None:
+    text = f"{BASE}{QUIET}{key}={value}\n"
+    if not error:
+        (remark,) = load(tmp_path, text).warnings
+        assert f"ignored: {key} (line " in remark
+        return
+    with pytest.raises(ConfigError, match=error):
+        load(tmp_path, text)
 
 
 def test_aliases_with_blanks(tmp_path: Path) -> None:
