@@ -14,7 +14,7 @@ from sparkmirror.config.files.page import Migrated, Page
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.providers import REFERENCE
 from sparkmirror.config.files.values import check, parse_boolean
-from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
+from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest, old_name
 from sparkmirror.config.mm2.smts import smt_settings
 from sparkmirror.config.placeholders import providers_of
 from sparkmirror.config.table.setting import java_int
@@ -298,8 +298,8 @@ def _flow_lines(
                 setup.leave_out(entry, hint)
                 continue
             key = RENAMED_KEYS.get(key, key)  # noqa: PLW2901 (older ones)
-            if key in DROPPED_KEYS:
-                setup.leave_out(entry, f"it has no replacement ({DROPPED_KEYS[key]})")
+            if (old := old_name(key)) in DROPPED_KEYS:
+                setup.leave_out(entry, f"it has no replacement ({DROPPED_KEYS[old]})")
                 continue
             for place in _places(key, connector):
                 outcome = _check(entry, f"{name}.{place}", clusters)

@@ -806,10 +806,12 @@ def test_placeholders_that_stand_in_the_resource(
 def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They have their new names, or are named."""
     old = changed(SOURCE, topics__exclude=None, topics__blacklist="secret.*",
-                  use__incremental__alter__configs="requested")  # fmt: skip
+                  use__incremental__alter__configs="requested",
+                  producer__override__auto__include__jmx__reporter="false")  # fmt: skip
     assert flow(made(tmp_path, options(tmp_path, old))).topics.exclude == ("secret.*",)
     told = " ".join(capsys.readouterr().err.split())
-    assert "use.incremental.alter.configs: it has no replacement" in told
+    for key in ("use.incremental.alter.configs", "producer.override.auto.include.jmx.reporter"):
+        assert f"{key}: it has no replacement" in told
 
 
 @pytest.mark.parametrize(

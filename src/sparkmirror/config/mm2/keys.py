@@ -142,7 +142,7 @@ def modern(raw: Mapping[str, Entry], clusters: Sequence[str]) -> tuple[dict[str,
     found: dict[str, Entry] = {}
     told: list[str] = []
     for key, entry in raw.items():
-        name = _old_name(key, clusters)
+        name = old_name(key, clusters)
         prefix = key[: len(key) - len(name)]
         if name in DROPPED_KEYS:
             told.append(f"{entry.where}: {key} has no effect: {DROPPED_KEYS[name]}.")
@@ -156,19 +156,24 @@ def modern(raw: Mapping[str, Entry], clusters: Sequence[str]) -> tuple[dict[str,
     return found, told
 
 
-def _old_name(key: str, clusters: Sequence[str]) -> str:
-    """The part of ``key`` that may be the name of a key of 2.4 to 3.x."""
-    flow, _, rest = key.rpartition("->")
-    name = rest.partition(".")[2] if flow else rest
-    while name and name not in RENAMED_KEYS and name not in DROPPED_KEYS and flow:
-        name = name.partition(".")[2]  # the target's alias may contain dots
-    if flow:
-        return name
-    for prefix in ("", *(f"{alias}." for alias in clusters)):
+def old_name(key: str, clusters: Sequence[str] = ()) -> str:
+    """The name of 2.4 to 3.x in ``key``, without a cluster or flow and a client; else ``key``.
+
+    A flow's settings and the top level have renamed keys, and all places have dropped ones.
+    """
+    source, arrow, rest = key.rpartition("->")
+    if arrow and source not in clusters:
+        return key
+    places = [f"{alias}." for alias in clusters]
+    for place in places if arrow else ["", *places]:
+        if not rest.startswith(place):
+            continue
+        name = rest.removeprefix(place)
+        if name in RENAMED_KEYS and (arrow or not place):
+            return name
         for client in ("", *_CLIENTS):
-            bare = key.removeprefix(prefix + client)
-            if bare in DROPPED_KEYS:
-                return bare
+            if name.startswith(client) and name.removeprefix(client) in DROPPED_KEYS:
+                return name.removeprefix(client)
     return key
 
 

@@ -672,6 +672,28 @@ def test_a_key_for_some_clients_is_checked_also_where_it_is_ignored_for_the_othe
         load(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ("A->C.rest.port=1\n", "names the cluster 'C', which is not in clusters"),
+        ("C->B.topics.blacklist=x\n", "names the cluster 'C', which is not in clusters"),
+        (
+            "A->B.transforms=r\n"
+            "A->B.transforms.r.type=org.apache.kafka.connect.transforms.RegexRouter\n"
+            "A->B.transforms.r.regex=x\nA->B.transforms.r.replacement=y\n"
+            "A->B.transforms.r.rest.port=1\n",
+            "A->B.transforms.r.rest.port",
+        ),
+        ("A->B.sparkmirror.rest.port=1\n", "A->B.sparkmirror.rest.port is unknown"),
+    ],
+)
+def test_dropped_keys_are_no_way_around_other_errors(
+    tmp_path: Path, lines: str, error: str
+) -> None:
+    with pytest.raises(ConfigError, match=error):
+        load(tmp_path, f"{BASE}{QUIET}{lines}")
+
+
 def test_aliases_with_blanks(tmp_path: Path) -> None:
     text = BASE.replace("B", "my\\ B")
     settings = load(tmp_path, text.replace("clusters=A,my\\ B", "clusters=A,my B"))
