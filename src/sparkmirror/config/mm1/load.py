@@ -25,7 +25,7 @@ from sparkmirror.config.files.values import ValueReader, check, merge_errors, sh
 from sparkmirror.config.mm1.legacy import BrokerLookup, TranslatedFile, translate
 from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.mm2 import remarks
-from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
+from sparkmirror.config.mm2.keys import KeyUse, family_of_clients, unknown_keys_error
 from sparkmirror.config.mm2.overlaps import beside, check_names
 from sparkmirror.config.mm2.slips import globs, repeated_keys
 from sparkmirror.config.table.own import MM1_OWN_ROWS, RING, TOPICS_MAP
@@ -385,6 +385,9 @@ def _checked(translation: TranslatedFile, scope: Scope, *others: Scope) -> list[
         row = find(entry.key, scope, *others)
         if row is None and scope is Scope.CONSUMER and entry.key in _OWN_KEYS:
             row = find(entry.key, Scope.SPARKMIRROR)
+        if row is None and (family := family_of_clients(entry.key, scope)) is not None:
+            uses.append(KeyUse(entry, family, ignored=family.reason))
+            continue
         if row is None:
             unknown.append(entry)
             continue

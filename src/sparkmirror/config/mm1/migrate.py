@@ -13,8 +13,9 @@ from sparkmirror.config.files.values import parse_list, split_list
 from sparkmirror.config.mm1.legacy import TranslatedFile
 from sparkmirror.config.mm1.legacy_mode import LegacyMode
 from sparkmirror.config.mm1.load import normalise_include
-from sparkmirror.config.mm2.keys import MM1_ONLY
-from sparkmirror.config.table.settings import CLIENT_SET, Scope, Status, find, is_secret
+from sparkmirror.config.mm2.keys import MM1_ONLY, family_of_clients
+from sparkmirror.config.table.setting import java_int
+from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, Scope, Status, find, is_secret
 from sparkmirror.settings import FlowSettings, MirrorSettings
 
 __all__ = ["Migrated", "migrate"]
@@ -223,7 +224,7 @@ def _left_out(page: Page, translation: TranslatedFile) -> None:
     for line in translation.remarks:
         page.comment(f"From {_short(line)}")
     for key, entry in translation.file.items():
-        row = find(key, scope)
+        row = find(key, scope) or family_of_clients(key, scope)
         if row is not None and row.status is Status.IGNORED:
             page.comment(f"Left out: {key} (line {entry.line}): {row.reason}.")
         elif key in MM1_ONLY and key not in _TOLD_ELSEWHERE:

@@ -58,12 +58,12 @@ _FAMILIES = {
     "header.converter.": "header.converter",
 }
 _CONVERTERS = ("key.converter.", "value.converter.", "header.converter.")
-# Families that nothing here reads, with the row that says why; clients have the last one, too.
-_METRICS = "metrics.context."
+# Families that nothing here reads, with the row that says why; clients have the last ones, too.
+_METRICS = ("metrics.context.", "metrics.jmx.")
 _WITHOUT_EFFECT = {
     "listeners.https.": "listeners",
     "admin.listeners.https.": "admin.listeners",
-    _METRICS: "metric.reporters",
+    **dict.fromkeys(_METRICS, "metric.reporters"),
 }
 # Topics of Connect's workers. Their further keys are configs of these topics (KIP-605).
 _STORAGES = ("offset.storage.", "config.storage.", "status.storage.")
@@ -196,7 +196,6 @@ def _advised(lost: Lost, clusters: Sequence[str]) -> Lost | KeyUse:
             use = _classify(replace(lost.entry, key=key), (*clusters, "A", "B"))
             if not isinstance(use, KeyUse):
                 continue
-            reason = use.ignored or use.setting.reason
             if not use.ignored and use.setting.status is Status.SUPPORTED:
                 return replace(lost, instead=text)
             reason = use.ignored or ("" if lost.setting else use.setting.reason)
@@ -306,10 +305,15 @@ def _without_effect(entry: Entry, name: str, flow: str = "", alias: str = "") ->
     of_client = next((name[len(one) :] for one in _CLIENTS if name.startswith(one)), "")
     for prefix, row_name in _WITHOUT_EFFECT.items():
         row = find(row_name)
-        mine = name.startswith(prefix) or (prefix == _METRICS and of_client.startswith(prefix))
+        mine = name.startswith(prefix) or (prefix in _METRICS and of_client.startswith(prefix))
         if mine and row is not None:
             return KeyUse(entry, row, alias=alias, flow=flow, ignored=row.reason)
     return None
+
+
+def family_of_clients(name: str, scope: Scope) -> Setting | None:
+    """The row that says why a client's key with a name of the user's has no effect."""
+    return find("metric.reporters", scope) if name.startswith(_METRICS) else None
 
 
 def _storage(entry: Entry, name: str, alias: str = "") -> KeyUse | None:

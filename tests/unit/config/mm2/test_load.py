@@ -694,6 +694,20 @@ def test_dropped_keys_are_no_way_around_other_errors(
         load(tmp_path, f"{BASE}{QUIET}{lines}")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{place}{name}"
+        for name in ("metrics.context.x", "metrics.jmx.include")
+        for place in ("", "A.", "B.consumer.", "A->B.", "A->B.producer.override.")
+    ],
+)
+def test_keys_of_metrics_that_contain_names_are_ignored(tmp_path: Path, key: str) -> None:
+    (remark,) = load(tmp_path, f"{BASE}{QUIET}{key}=a\n").warnings
+    assert f"ignored: {key} (line " in remark
+    assert "there are no JMX metrics" in remark
+
+
 def test_aliases_with_blanks(tmp_path: Path) -> None:
     text = BASE.replace("B", "my\\ B")
     settings = load(tmp_path, text.replace("clusters=A,my\\ B", "clusters=A,my B"))
