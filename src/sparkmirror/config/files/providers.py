@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.files.values import parse_list
+from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.names.java_regex import compile_regex
 
 REFERENCE = re.compile(r"\$\{([^}:]+):[^}]*\}")
 """A placeholder; its group is the provider's name."""
 _PLACEHOLDER = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*)\}")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _PARAMETERS = {
     "EnvVarConfigProvider": ("allowlist.pattern",),
@@ -39,17 +41,26 @@ class _Provider:
 
 
 def resolve(
-    raw: Mapping[str, Entry], environment: Mapping[str, str] | None = None
+    raw: Mapping[str, Entry],
+    environment: Mapping[str, str] | None = None,
+    *,
+    by_client: bool = False,
 ) -> tuple[dict[str, Entry], list[str]]:
     """The file with every placeholder replaced, and remarks.
 
-    ``environment`` is ``os.environ`` by default. A placeholder of an undeclared provider is kept,
-    as in Java, with a remark. Raises ConfigError for a provider that is not a stock class and for a
-    placeholder that its provider cannot resolve.
+    ``environment`` is ``os.environ`` by default. ``by_client``: a client of Java's reads the file,
+    which skips a provider without a class; MirrorMaker 2 does not start. A placeholder of an
+    undeclared provider is kept, as in Java, with a remark. Raises ConfigError for a provider that
+    is not a stock class and for a placeholder that its provider cannot resolve.
     """
-    providers = _declared(raw, os.environ if environment is None else environment)
+    skipped = without_class(raw) if by_client else ()
+    providers = _declared(raw, os.environ if environment is None else environment, skipped)
     resolved: dict[str, Entry] = {}
-    remarks: list[str] = []
+    remarks = [
+        f"{raw['config.providers'].where}: config.providers names '{name}', but "
+        f"config.providers.{name}.class is missing, so its placeholders are used literally."
+        for name in skipped
+    ]
     for key, entry in raw.items():
         if declares(key):
             resolved[key] = entry
@@ -63,12 +74,27 @@ def resolve(
             resolved[key] = replace(
                 entry, value=value, secret=True, placeholders=replaced, written=entry.value
             )
-        remarks += [
-            f"{entry.where}: {entry.key} contains a placeholder of '{name}', which "
-            "config.providers does not name; it is used literally."
+        remarks += dict.fromkeys(
+            f"{entry.where}: {entry.key} contains a placeholder {_told(entry.key, name)}; it is "
+            "used literally."
             for name in undeclared
-        ]
+            if name not in skipped
+        )
     return resolved, remarks
+
+
+def _told(key: str, name: str) -> str:
+    """A placeholder's undeclared provider; its name is not told if it may be part of a secret."""
+    if is_secret(key) or not _NAME.fullmatch(name):
+        return "that no provider in config.providers resolves"
+    return f"of '{name}', which config.providers does not name"
+
+
+def without_class(raw: Mapping[str, Entry]) -> tuple[str, ...]:
+    """The config providers that the file names without their class."""
+    listed = raw.get("config.providers")
+    names = parse_list(listed) if listed else ()
+    return tuple(name for name in names if f"config.providers.{name}.class" not in raw)
 
 
 def declares(key: str) -> bool:
@@ -94,10 +120,14 @@ def _fetch(provider: _Provider, match: re.Match[str], entry: Entry) -> str:
         ) from None
 
 
-def _declared(raw: Mapping[str, Entry], environment: Mapping[str, str]) -> dict[str, _Provider]:
+def _declared(
+    raw: Mapping[str, Entry], environment: Mapping[str, str], skipped: Collection[str]
+) -> dict[str, _Provider]:
     listed = raw.get("config.providers")
     providers: dict[str, _Provider] = {}
     for name in parse_list(listed) if listed else ():
+        if name in skipped:
+            continue
         if listed is None:
             raise Defect("a provider that no key names")
         class_entry = raw.get(f"config.providers.{name}.class")
@@ -116,15 +146,19 @@ def _declared(raw: Mapping[str, Entry], environment: Mapping[str, str]) -> dict[
                 do=f"Built in: {', '.join(_PARAMETERS)} (package {_PACKAGE[:-1]}).",
             )
         providers[name] = _Provider(name, _fetcher(name, kind, raw, environment))
-    _check_keys(raw, providers)
+    _check_keys(raw, providers, skipped)
     return providers
 
 
-def _check_keys(raw: Mapping[str, Entry], providers: Mapping[str, _Provider]) -> None:
+def _check_keys(
+    raw: Mapping[str, Entry], providers: Mapping[str, _Provider], skipped: Collection[str]
+) -> None:
     for key, entry in raw.items():
         if not key.startswith("config.providers."):
             continue
         name = key.removeprefix("config.providers.").partition(".")[0]
+        if name in skipped:
+            continue
         if name not in providers:
             what = f"{key}: config.providers does not name '{name}'."
             do = f"Add '{name}' to config.providers, or remove the key."

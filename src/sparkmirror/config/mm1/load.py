@@ -221,7 +221,7 @@ def read_file(
     ``TranslatedFile.errors``. Raises ConfigError for a placeholder or provider that cannot be
     resolved, and the errors of ``find_brokers``.
     """
-    resolved, told = resolve(given)
+    resolved, told = resolve(given, by_client=True)
     declared = {key: resolved.pop(key) for key in given if declares(key)}
     file, mode, errors = legacy_mode(Properties(given.path, resolved))
     translation = translate(file, scope, find_brokers)

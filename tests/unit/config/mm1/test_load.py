@@ -322,15 +322,39 @@ def test_a_placeholder_that_no_provider_resolves_stays_and_is_told(tmp_path: Pat
     settings = _load(tmp_path, CONSUMER + LOGIN % "/x", PRODUCER)
     assert "${file:/x:pw}" in settings.flows[0].source.properties["sasl.jaas.config"]
     assert settings.warnings == (
-        f"{tmp_path}/consumer.properties:5: sasl.jaas.config contains a placeholder of 'file', "
-        "which config.providers does not name; it is used literally.",
+        f"{tmp_path}/consumer.properties:5: sasl.jaas.config contains a placeholder that no "
+        "provider in config.providers resolves; it is used literally.",
     )
+
+
+def test_a_part_of_a_password_is_not_taken_for_a_providers_name(tmp_path: Path) -> None:
+    login = (LOGIN % "/x").replace("${file:/x:pw}", "ab${hunter2:x}")
+    lines = f"client.rack=${{hunter3 !:x}}\ngroup.instance.id=${{file:x}}\n{login}"
+    told = " ".join(_load(tmp_path, CONSUMER + lines, PRODUCER).warnings)
+    assert "hunter" not in told
+    assert "a placeholder of 'file', which config.providers does not name" in told
+
+
+def test_a_provider_without_a_class_is_skipped_as_in_java(tmp_path: Path) -> None:
+    lines = "config.providers=file\nconfig.providers.file.param.allowed.paths=/\n"
+    settings = _load(tmp_path, CONSUMER + lines + LOGIN % "/x", PRODUCER)
+    assert "${file:/x:pw}" in settings.flows[0].source.properties["sasl.jaas.config"]
+    assert settings.warnings == (
+        f"{tmp_path}/consumer.properties:3: config.providers names 'file', but "
+        "config.providers.file.class is missing, so its placeholders are used literally.",
+    )
+
+
+@pytest.mark.parametrize("key", ["metrics.context.x", "metrics.jmx.include"])
+def test_keys_of_metrics_that_contain_names_are_ignored(tmp_path: Path, key: str) -> None:
+    told = _load(tmp_path, f"{CONSUMER}{key}=a,,\n", f"{PRODUCER}{key}=a\n").warnings
+    assert [f"ignored: {key} (line " in one for one in told] == [True, True]
+    assert all("there are no JMX metrics" in one for one in told)
 
 
 @pytest.mark.parametrize(
     ("consumer", "producer", "where", "what"),
     [
-        ("config.providers=file\n", "", "consumer.properties:3", "file.class is missing"),
         ("", "config.providers=x\nconfig.providers.x.class=com.acme.Vault\n",
          "producer.properties:3", "custom Java classes cannot be loaded"),
         (FILE + "client.rack=${file:/none:x}\n", "", "consumer.properties:5",
