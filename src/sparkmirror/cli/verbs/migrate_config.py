@@ -168,7 +168,7 @@ def migrate_config(
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
     from sparkmirror.config.mm1.load import load_mm1, read_file  # noqa: PLC0415
     from sparkmirror.config.mm1.migrate import migrate  # noqa: PLC0415
-    from sparkmirror.config.table.settings import Scope  # noqa: PLC0415
+    from sparkmirror.config.table.settings import HIDDEN, Scope  # noqa: PLC0415
     from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     look_up = functools.lru_cache(find_brokers)
@@ -190,12 +190,14 @@ def migrate_config(
         producer,
         [mode.over(shared) for _, mode in read],
         offset_commit_interval_ms=offset_commit_interval_ms,
+        listed=any(one is not None for one in (include, whitelist, blacklist)),
     )
     _refuse_to_show(migrated, output)
     new_flows = _hand_out(migrated, output, force=force, keep=take_positions)
     if take_positions:
-        for old in settings.flows:
-            _take_positions(old, _same_flow(old, new_flows, output))
+        for old, (consumer, _) in zip(settings.flows, read, strict=True):
+            group = HIDDEN if consumer.file["group.id"].secret else old.group_id
+            _take_positions(old, _same_flow(old, new_flows, output), group)
 
 
 def _check_alone(kind: str, others: Mapping[str, bool]) -> None:
@@ -377,7 +379,7 @@ def _unwritable(path: Path, error: OSError) -> MachineError:
     )
 
 
-def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
+def _take_positions(old: FlowSettings, new: FlowSettings, group: str) -> None:
     from sparkmirror.control.positions.handover import hand_over  # noqa: PLC0415
 
     with Connections() as connections:
@@ -385,7 +387,7 @@ def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
         source, target = connections.cluster(old.source), connections.cluster(old.target_admin)
         done = hand_over(source, target, old, new)
     print(
-        f"{new.name}: {len(done.taken)} positions taken over from group {old.group_id},"
+        f"{new.name}: {len(done.taken)} positions taken over from group {group},"
         f" {len(done.kept)} existed already",
         file=sys.stderr,
     )

@@ -43,12 +43,23 @@ class Page:
             line += f" {_escape(word, comment=True)}"
         self.lines.append(line)
 
-    def put(self, key: str, value: str, origin: str = "", *, reference: bool = False) -> None:
-        """Add a setting. ``reference``: the value refers to a secret and is not one itself."""
+    def put(
+        self,
+        key: str,
+        value: str,
+        origin: str = "",
+        *,
+        reference: bool = False,
+        secret: bool = False,
+    ) -> None:
+        """Add a setting. ``reference``: the value refers to a secret and is not one itself.
+
+        ``secret``: it is one, whatever its key.
+        """
         self.lines.append(f"{_escape(key, key=True)} = {_escape(value)}")
         if origin:
             self.origins[len(self.lines)] = origin
-        if is_secret(key) and not reference:
+        if secret or (is_secret(key) and not reference):
             self.secrets.append(key)
 
     def gap(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
+from sparkmirror.config.files.values import split_list
 from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
 from sparkmirror.config.table.settings import Scope, redact
 from sparkmirror.errors import ConfigError
@@ -143,7 +144,8 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
     if present is not None:
         _remark(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
         return
-    written = entry.written if now == value else ""
+    # Blanks around commas are no change: the placeholder means the same under the new key.
+    written = entry.written if split_list(now) == split_list(value) else ""
     work.entries[row.now] = replace(entry, key=row.now, value=now, written=written)
     shown = redact(row.now, now) if not entry.secret else "[hidden]"
     remark = f" ({row.why})" if row.why else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, count
 from re import Match
 
@@ -60,10 +61,12 @@ def migrate(
     modes: Sequence[LegacyMode],
     *,
     offset_commit_interval_ms: int | None = None,
+    listed: bool = False,
 ) -> Migrated:
     """The file for ``settings``, which were loaded from these translated files.
 
-    ``modes``: MirrorMaker 2's keys in the files, for each consumer file. The new file has one
+    ``modes``: MirrorMaker 2's keys in the files, for each consumer file. ``listed``: options have
+    the topic list, so that the files' lists do not count. The new file has one
     ``source->target`` flow per consumer file, in the same order, with the aliases of ``settings``.
     Topic names are kept (IdentityReplicationPolicy). What config providers return is not in it: it
     refers to the providers.
@@ -71,7 +74,7 @@ def migrate(
     page = Page()
     names = ", ".join(one.file.path.name for one in (*consumers, producer))
     page.comment(f"MirrorMaker 2 file, created from MirrorMaker 1's {names}.")
-    providers = _Providers((*consumers, producer))
+    providers = _Providers((*consumers, producer), modes)
     for flow, consumer in zip(settings.flows, consumers, strict=True):
         _say_positions(page, flow, consumer.file, providers)
     page.gap()
@@ -82,19 +85,19 @@ def migrate(
         page.gap()
         page.comment(f"Cluster '{flow.source.alias}', from {consumer.file.path.name}.")
         servers, reset = ",".join(flow.source.bootstrap_servers), flow.fetch.auto_offset_reset
-        servers = providers.instead_of(servers, consumer.file.get("bootstrap.servers"))
-        reset = providers.instead_of(reset, consumer.file.get("auto.offset.reset"))
-        page.put(f"{flow.source.alias}.bootstrap.servers", servers)
+        named = consumer.file.get("bootstrap.servers")
+        providers.put_made(page, f"{flow.source.alias}.bootstrap.servers", servers, named)
         if "auto.offset.reset" not in consumer.file:
             page.comment("MirrorMaker 1's default; MirrorMaker 2's is earliest.")
-        page.put(f"{flow.source.alias}.consumer.auto.offset.reset", reset)
+        begin = consumer.file.get("auto.offset.reset")
+        providers.put_made(page, f"{flow.source.alias}.consumer.auto.offset.reset", reset, begin)
         _client_keys(page, consumer.file, Scope.CONSUMER, flow.source.alias, providers)
         _left_out(page, consumer)
     page.gap()
     page.comment(f"Cluster '{target}', from {producer.file.path.name}.")
     servers = ",".join(settings.flows[0].target.bootstrap_servers)
-    servers = providers.instead_of(servers, producer.file.get("bootstrap.servers"))
-    page.put(f"{target}.bootstrap.servers", servers)
+    named = producer.file.get("bootstrap.servers")
+    providers.put_made(page, f"{target}.bootstrap.servers", servers, named)
     _client_keys(page, producer.file, Scope.PRODUCER, target, providers)
     page.comment("For the mirror's own topics; -1 is the brokers' default.")
     page.put(f"{target}.offset.storage.replication.factor", "-1")
@@ -105,9 +108,10 @@ def migrate(
     every = []
     for flow, consumer, mode in zip(settings.flows, consumers, modes, strict=True):
         own = {key: one for key, one in consumer.file.items() if find(key, Scope.SPARKMIRROR)}
-        include = consumer.include or mode.include
-        exclude = mode.entries.get("topics.exclude") or consumer.exclude
-        _flow(page, flow, own, providers, include, exclude)
+        _flow(page, flow, consumer, mode, providers, listed=listed)
+        _sizes(page, flow, consumer, mode, providers)
+        for key, entry in own.items():
+            providers.put(page, f"{flow.name}.{key}", entry)
         every.append(_legacy_keys(page, flow.name, mode, providers))
     page.gap()
     page.comment("Features that MirrorMaker 1 does not have. Set a line to true to enable it.")
@@ -120,25 +124,28 @@ def migrate(
 class _Providers:
     """The config providers of ``files``, and placeholders as they are in the new file.
 
-    Providers that differ between files get different names in it.
+    Providers that differ between files get different names in it. So do those that another file
+    has placeholders of but does not declare: these are text, which must stay text.
     """
 
-    def __init__(self, files: Iterable[TranslatedFile]) -> None:
+    def __init__(self, files: Sequence[TranslatedFile], modes: Sequence[LegacyMode]) -> None:
         self._declared: dict[str, dict[str, str]] = {}
         self._names: dict[str, dict[str, str]] = {}
-        for one in files:
-            names = self._names.setdefault(str(one.file.path), {})
-            listed = one.providers.get("config.providers")
-            for name in parse_list(listed) if listed else ():
-                prefix = f"config.providers.{name}."
-                mine = {
-                    key.removeprefix(prefix): entry.value.strip()
-                    for key, entry in one.providers.items()
-                    if key.startswith(prefix)
-                }
+        declared = {str(one.file.path): _declared(one) for one in files}
+        texts = {
+            name
+            for entry in chain(*map(_entries, files), *(one.entries.values() for one in modes))
+            for name in REFERENCE.findall(entry.written or entry.value)
+            if name not in declared.get(_path(entry), ())
+        }
+        for path, found in declared.items():
+            names = self._names.setdefault(path, {})
+            for name, mine in found.items():
                 free = chain([name], (f"{name}-{number}" for number in count(2)))
                 names[name] = next(
-                    each for each in free if self._declared.setdefault(each, mine) == mine
+                    each
+                    for each in free
+                    if each not in texts and self._declared.setdefault(each, mine) == mine
                 )
 
     def declare(self, page: Page) -> None:
@@ -153,7 +160,7 @@ class _Providers:
         """The value of ``entry`` for the new file."""
         if not entry.written:
             return entry.value
-        names = self._names.get(entry.where.rpartition(":")[0], {})
+        names = self._names.get(_path(entry), {})
 
         def renamed(match: Match[str]) -> str:
             name = match[1]
@@ -161,39 +168,75 @@ class _Providers:
 
         return REFERENCE.sub(renamed, entry.written)
 
-    def instead_of(self, value: str, entry: Entry | None) -> str:
-        """The text of ``entry`` if it has placeholders, else ``value``, which is made from it."""
-        return self.text(entry).strip() if entry is not None and entry.written else value
+    def shown(self, value: str, entry: Entry | None) -> str:
+        """``value`` for a comment, or the placeholders of ``entry``, which it is made from."""
+        if entry is None or not entry.secret:
+            return value
+        return self.text(entry).strip() if entry.written else HIDDEN
 
-    def put(self, page: Page, key: str, entry: Entry, origin: str = "") -> None:
+    def put_made(self, page: Page, key: str, value: str, entry: Entry | None) -> None:
+        """Write ``value``, which is made from ``entry``, or the placeholders of that."""
+        if entry is None or not entry.secret:
+            page.put(key, value)
+        elif entry.written:
+            page.put(key, self.text(entry).strip(), entry.where)
+        else:
+            page.put(key, value, entry.where, secret=True)
+
+    def put(self, page: Page, key: str, entry: Entry) -> None:
         """Write ``entry`` as ``key``."""
         value = self.text(entry)
         if not is_secret(key):
             value = value.strip()
         alone = bool(entry.written) and REFERENCE.fullmatch(value.strip()) is not None
-        page.put(key, value, origin, reference=alone)
+        converted = entry.secret and not entry.written
+        page.put(key, value, entry.where, reference=alone, secret=converted)
 
     def put_list(self, page: Page, key: str, regexes: tuple[str, ...], entry: Entry | None) -> None:
         """Write ``regexes``, of which the last ones are made from ``entry`` if a file has it.
 
         Its placeholders stay if MirrorMaker 2 makes regexes of the same meaning from it.
         """
-        listed = list(regexes)
+        listed, secret = list(regexes), False
         if entry is not None and entry.written:
             elements, regex = split_list(entry.value), normalise_include(entry.value)
             made = [regex] if listed[-1:] == [regex] else elements
             if "|".join(elements) == regex and listed[-len(made) :] == made:
                 listed[-len(made) :] = [self.text(entry).strip()]
             else:
-                page.secrets.append(key)
-        page.put(key, ",".join(listed))
+                secret = True
+        page.put(key, ",".join(listed), entry.where if entry else "", secret=secret)
+
+
+def _declared(translation: TranslatedFile) -> dict[str, dict[str, str]]:
+    """The settings of each config provider of a file; Java skips those without a class."""
+    found: dict[str, dict[str, str]] = {}
+    listed = translation.providers.get("config.providers")
+    for name in parse_list(listed) if listed else ():
+        prefix = f"config.providers.{name}."
+        if f"{prefix}class" in translation.providers:
+            found[name] = {
+                key.removeprefix(prefix): entry.value.strip()
+                for key, entry in translation.providers.items()
+                if key.startswith(prefix)
+            }
+    return found
+
+
+def _entries(one: TranslatedFile) -> Iterator[Entry]:
+    yield from one.file.values()
+    yield from (each for each in (one.include, one.exclude, one.streams) if each is not None)
+
+
+def _path(entry: Entry) -> str:
+    return entry.where.rpartition(":")[0]
 
 
 def _say_positions(
     page: Page, flow: FlowSettings, consumer: Properties, providers: _Providers
 ) -> None:
-    group = providers.instead_of(flow.group_id, consumer.get("group.id"))
-    reset = providers.instead_of(flow.fetch.auto_offset_reset, consumer.get("auto.offset.reset"))
+    group = providers.shown(flow.group_id, consumer.get("group.id"))
+    reset = providers.shown(flow.fetch.auto_offset_reset, consumer.get("auto.offset.reset"))
     page.comment(
         f"Positions: MirrorMaker 1 keeps them in the group {group} on the source, MirrorMaker 2 in "
         f"the group __mirror.{flow.name} on the target. Without positions a flow begins at {reset}:"
@@ -241,12 +284,18 @@ def _short(line: str) -> str:
 def _flow(
     page: Page,
     flow: FlowSettings,
-    own: Mapping[str, Entry],
+    consumer: TranslatedFile,
+    mode: LegacyMode,
     providers: _Providers,
-    include: Entry | None,
-    exclude: Entry | None,
+    *,
+    listed: bool,
 ) -> None:
     name = flow.name
+    include, exclude, own = consumer.include, consumer.exclude, mode.entries.get("topics.exclude")
+    if listed:
+        include = exclude = None
+    elif include is None and exclude is None:
+        include = mode.include
     page.gap()
     page.comment(f"Flow {name}.")
     page.put(f"{name}.enabled", "true")
@@ -257,20 +306,43 @@ def _flow(
         "topics that begin with __ or a dot."
     )
     excluded = (r"mm2.*\.internal", *flow.topics.exclude)
-    providers.put_list(page, f"{name}.topics.exclude", excluded, exclude)
+    providers.put_list(page, f"{name}.topics.exclude", excluded, own or exclude)
+    if own and exclude and exclude.secret:  # only the last one can stay a placeholder
+        page.secrets.append(f"{name}.topics.exclude")
     page.comment("Topics keep their names, as with MirrorMaker 1.")
     page.put(f"{name}.replication.policy.class", "IdentityReplicationPolicy")
+
+
+def _sizes(
+    page: Page,
+    flow: FlowSettings,
+    consumer: TranslatedFile,
+    mode: LegacyMode,
+    providers: _Providers,
+) -> None:
+    """Write the flow's numbers."""
+    given, topics = mode.entries, flow.topics
+
+    def put(key: str, value: str, entry: Entry | None) -> None:
+        if entry is not None and entry.value.strip().lower() != value:  # it was converted
+            entry = replace(entry, written="")
+        providers.put_made(page, f"{flow.name}.{key}", value, entry)
+
     page.comment("--num.streams or tasks.max")
-    page.put(f"{name}.tasks.max", str(flow.tasks_max))
-    if flow.topics.replication_factor == -1:
+    streams = consumer.streams or given.get("tasks.max")
+    if streams is not None and java_int(streams.value.strip()) != flow.tasks_max:
+        streams = None  # the option overrides it
+    put("tasks.max", str(flow.tasks_max), streams)
+    if topics.replication_factor == -1:
         page.comment("Topics that the target lacks are created with the brokers' default.")
-    page.put(f"{name}.replication.factor", str(flow.topics.replication_factor))
+    put("replication.factor", str(topics.replication_factor), given.get("replication.factor"))
     page.comment("metadata.max.age.ms or refresh.topics.interval.seconds")
-    page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))
-    if not flow.topics.refresh_enabled:
-        page.put(f"{name}.refresh.topics.enabled", "false")
-    for key, entry in own.items():
-        providers.put(page, f"{name}.{key}", entry)
+    interval = given.get("refresh.topics.interval.seconds")
+    age = consumer.file.get("metadata.max.age.ms")
+    interval = interval or (age and replace(age, written=""))
+    put("refresh.topics.interval.seconds", str(topics.refresh_interval_s), interval)
+    if not topics.refresh_enabled:
+        put("refresh.topics.enabled", "false", given.get("refresh.topics.enabled"))
 
 
 def _legacy_keys(page: Page, name: str, mode: LegacyMode, providers: _Providers) -> set[str]:
@@ -295,6 +367,6 @@ def _legacy_keys(page: Page, name: str, mode: LegacyMode, providers: _Providers)
         if reason:
             page.comment(f"Left out: {entry.key} (line {entry.line}): {reason}.")
             continue
-        providers.put(page, f"{name}.{key}", entry, entry.where)
+        providers.put(page, f"{name}.{key}", entry)
         written.add(key)
     return written

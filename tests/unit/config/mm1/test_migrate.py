@@ -442,3 +442,92 @@ def test_a_password_of_a_provider_alone_is_no_secret_of_the_new_file(
     out = capsys.readouterr().out
     assert "target.ssl.key.password = ${env:PASSWORD}" in out
     assert "hunter2" not in out
+
+
+def test_values_that_were_converted_are_secrets_if_a_provider_gave_them(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What means the same in the new file stays a placeholder."""
+    values = {
+        "PLACE": "hunter2:1 , hunter3:1", "IDS": "7:hunter4:9092", "RESET": "largest",
+        "SIZE": "777777", "N": "777", "AGE": "777000",
+    }  # fmt: skip
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    lines = f"config.providers=env\nconfig.providers.env.class={_CLASS}EnvVarConfigProvider\n"
+    consumer = (
+        f"{lines}group.id=g\nmetadata.broker.list=${{env:PLACE}}\ntasks.max=${{env:N}}\n"
+        "replication.factor=${env:N}\n"
+    )
+    write(tmp_path, consumer, "c")
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "hunter" not in out
+    assert "source.bootstrap.servers = ${env:PLACE}" in out
+    for key in ("tasks.max", "replication.factor"):
+        assert f"source->target.{key} = ${{env:N}}" in out
+    assert main([*arguments, "--num.streams", "5"]) == 0
+    assert "tasks.max = 5" in capsys.readouterr().out
+    write(tmp_path, f"{consumer}metadata.max.age.ms=${{env:AGE}}\n", "c")
+    write(tmp_path, f"{lines}broker.list=${{env:IDS}}\n", "p")
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert "source->target.refresh.topics.interval.seconds, " not in told.out
+    for key in ("target.bootstrap.servers", "source->target.refresh.topics.interval.seconds"):
+        assert key in told.err
+    assert not any(value in told.out + told.err for value in ("hunter", "777"))
+    lines += "group.id=g\nbootstrap.servers=a:1\nautooffset.reset=${env:RESET}\n"
+    write(tmp_path, lines, "c")
+    write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    path = tmp_path / "made.properties"
+    assert main([*arguments, "--output", str(path)]) == 0
+    assert "begins at [hidden]:" in " ".join(path.read_text().replace("\n#", "").split())
+
+
+def test_text_that_looks_like_a_placeholder_stays_text(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file declares the provider of that name, the other one does not."""
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    lines = f"config.providers=env\nconfig.providers.env.class={_CLASS}EnvVarConfigProvider\n"
+    key = "ssl.key.password=${env:PASSWORD}\nsecurity.protocol=SSL\n"
+    write(tmp_path, f"{lines}bootstrap.servers=a:1\ngroup.id=g\n{key}", "c")
+    write(tmp_path, f"bootstrap.servers=b:1\n{key}", "p")
+    path = tmp_path / "made.properties"
+    assert main([*arguments, "--output", str(path)]) == 0
+    (flow,) = load_mm2(path).flows
+    assert flow.source.properties["ssl.key.password"] == "hunter2"
+    assert flow.target.properties["ssl.key.password"] == "${env:PASSWORD}"
+
+
+def test_a_provider_without_a_class_is_not_carried_over(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "config.providers=env\nbootstrap.servers=a:1\ngroup.id=${env:G}\nmetrics.jmx.x=1\n"
+    write(tmp_path, text, "c")
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "config.providers =" not in out
+    assert "Left out: metrics.jmx.x (line 4)" in out
+
+
+def test_topics_of_an_option_are_no_secret(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TOPICS", "hunter2,'hunter3'")
+    lines = f"config.providers=env\nconfig.providers.env.class={_CLASS}EnvVarConfigProvider\n"
+    lines += "bootstrap.servers=a:1\ngroup.id=g\n"
+    for key in ("topics", "mirror.topics.whitelist", "mirror.topics.blacklist"):
+        write(tmp_path, f"{lines}{key}=${{env:TOPICS}}\n", "c")
+        assert main(arguments) == 0
+        assert "hunter" not in capsys.readouterr().out
+    lines += "topics.exclude=a\nmirror.topics.blacklist=${env:TOPICS}\n"
+    write(tmp_path, lines, "c")
+    assert main(arguments[:5]) == 2
+    assert "contains secrets (source->target.topics.exclude)" in capsys.readouterr().err
