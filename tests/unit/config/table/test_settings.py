@@ -1,10 +1,13 @@
 """The settings table knows the keys of Kafka 4.3 and of clients of 4.4, with types and defaults."""
 
+from pathlib import Path
+
 import pytest
 
 from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader, check, split_list
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
@@ -20,8 +23,10 @@ from sparkmirror.config.table.settings import (
     redact,
     redact_all,
 )
+from sparkmirror.errors import ConfigError
 from sparkmirror.settings import FetchSettings, FlowSettings, ProduceSettings, TopicSettings
 from tests.rows import named
+from tests.unit.config_files import write
 from tests.vectors import load, table
 
 _SECTIONS = {
@@ -244,7 +249,13 @@ def test_leading_zeros_are_no_digits_too_many(text: str, number: int, zeros: int
     assert java_int(text.format("0" * zeros)) == number
 
 
-def test_the_page_says_that_no_acknowledgement_is_refused() -> None:
+def test_no_acknowledgement_is_refused_as_the_page_says(tmp_path: Path) -> None:
     row = find("acks", Scope.PRODUCER)
     assert row is not None
     assert "`0` is refused" in row.doc
+    page = (Path(__file__).parents[4] / "docs/settings.md").read_text(encoding="utf-8").splitlines()
+    (line,) = (one for one in page if one.startswith("| `acks` |"))
+    assert row.doc in line
+    file = "clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n"
+    with pytest.raises(ConfigError, match="acks=0"):
+        load_mm2(write(tmp_path, f"{file}B.producer.acks=0\n"))
