@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -133,11 +134,11 @@ class Node:
     def ready(self, others: frozenset[int]) -> bool:
         """Whether the broker responds and knows that all of ``others`` are alive.
 
-        Another process may have taken the port since it was chosen, and be a broker, too.
+        Another process may have taken the port since it was chosen, and be a broker, or none.
         """
         try:
             return broker_ids(HOST, self.port) >= others and self._listens()
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, struct.error):
             return False
 
     def _listens(self) -> bool:

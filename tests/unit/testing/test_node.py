@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +59,23 @@ def test_a_foreign_broker_on_its_port_is_not_taken_for_it(tmp_path: Path) -> Non
     port, other = free_ports(2)
     with _broker(port), _broker(other) as ours:
         assert not Node(1, tmp_path, port, process=ours).ready(frozenset({1}))
+
+
+def test_what_is_no_broker_on_its_port_is_not_ready(tmp_path: Path) -> None:
+    """It answers with a frame that ends too soon."""
+    with socket.create_server((HOST, 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1024)
+                client.sendall(struct.pack(">iiii", 12, 1, 5, 7))
+
+        serving = threading.Thread(target=answer)
+        serving.start()
+        assert not Node(1, tmp_path, server.getsockname()[1]).ready(frozenset())
+        serving.join(10)
+        assert not serving.is_alive(), "it was asked"
 
 
 def test_a_data_directory_is_formatted_like_another(tmp_path: Path) -> None:
