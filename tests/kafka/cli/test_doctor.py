@@ -65,6 +65,12 @@ def login(alias: str, servers: str, password: str = SECRET) -> dict[str, str]:
     }
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that pauses for some seconds is a finding of its own."""
+    monkeypatch.setattr("sparkmirror.doctor.examine._REQUEST_MS_MAX", 9_000)
+
+
 class Sick:
     """A broker with listeners that lead nowhere, or show certificates that are no good, an
     authorizer, and settings of a bad day. ``trust``: the authority of its certificates.
@@ -185,10 +191,7 @@ def test_nothing_is_wrong_and_nothing_is_changed(
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A broker that pauses for some seconds is a finding of its own.
-    monkeypatch.setattr("sparkmirror.doctor.examine._REQUEST_MS_MAX", 9_000)
     path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic)
     main(["doctor", str(path)])  # nothing is changed: not even the topic of groups' offsets is made
     before = topic_names(cluster_b)
