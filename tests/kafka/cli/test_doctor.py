@@ -34,9 +34,10 @@ from sparkmirror.doctor.finding import Finding
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.testing.probe import free_ports
+from sparkmirror.testing.node import Node
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.clusters.listeners import FurtherPorts, addresses
 from tests.kafka.clusters.servers import listener, refused, web_server
 from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.harness.mirror_process import wait_until, write_mm2
@@ -104,17 +105,21 @@ def _keystores(directory: Path) -> tuple[Path, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sick]:
-    names = ("GOOD", "CONTROLLER", "LOGIN", "CLOSED", "NAMELESS", "ELSEWHERE", "EXPIRED",
-             "CLOSED_AT")  # fmt: skip
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
-    listening = names[:-1]
+    further = FurtherPorts("LOGIN", "CLOSED", "NAMELESS", "ELSEWHERE", "EXPIRED", "CLOSED_AT")
+    servers: dict[str, str] = {}
+
+    def own(node: Node) -> dict[str, str]:
+        ports = {"GOOD": node.port, **further.of(node)}
+        closed = ports.pop("CLOSED_AT")
+        servers.update({name: f"{HOST}:{port}" for name, port in ports.items()})
+        shown = servers | {"CLOSED": f"{HOST}:{closed}", "NAMELESS": "wn1-src.invalid:9092"}
+        return {
+            "listeners": addresses({**ports, "CONTROLLER": node.controller_port}),
+            "advertised.listeners": ",".join(f"{name}://{at}" for name, at in shown.items()),
+        }
+
     trust, keystores = _keystores(tmp_path_factory.mktemp("keys"))
     config = {
-        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
-        "listeners": ",".join(f"{name}://{HOST}:{ports[name]}" for name in listening),
-        "advertised.listeners": f"GOOD://{HOST}:{ports['GOOD']},LOGIN://{HOST}:{ports['LOGIN']},"
-        f"CLOSED://{HOST}:{ports['CLOSED_AT']},NAMELESS://wn1-src.invalid:9092,"
-        f"ELSEWHERE://{HOST}:{ports['ELSEWHERE']},EXPIRED://{HOST}:{ports['EXPIRED']}",
         "listener.security.protocol.map": "GOOD:PLAINTEXT,CONTROLLER:PLAINTEXT,"
         "LOGIN:SASL_PLAINTEXT,CLOSED:PLAINTEXT,NAMELESS:PLAINTEXT,ELSEWHERE:SSL,EXPIRED:SSL",
         **keystores,
@@ -126,8 +131,8 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sick]:
         "auto.create.topics.enable": "true",
         "message.max.bytes": "300000",
     }
-    with KafkaCluster("S", ports=(ports["GOOD"],), config=config, heap="300m") as kafka:
-        yield Sick(kafka, {name: f"{HOST}:{ports[name]}" for name in listening}, trust)
+    with KafkaCluster("S", config=config, node_config=own, heap="300m") as kafka:
+        yield Sick(kafka, servers, trust)
 
 
 def flow_of(

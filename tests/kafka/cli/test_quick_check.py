@@ -16,9 +16,9 @@ from sparkmirror.doctor.quick_check import LIMIT_S, QuickCheck
 from sparkmirror.settings import MirrorSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.node import Node
-from sparkmirror.testing.probe import free_ports
 from tests.kafka.clusters.authorized import HOST, Authorized, properties, topic_acl
 from tests.kafka.clusters.faults import leaders
+from tests.kafka.clusters.listeners import FurtherPorts
 from tests.kafka.clusters.servers import refused
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm1, write_mm2
 from tests.kafka.harness.support import (
@@ -69,13 +69,16 @@ class West:
     """
 
     def __init__(self) -> None:
-        outer = dict(enumerate(free_ports(3), start=1))
-        self.closed = refused()
+        further = FurtherPorts("OUTER")
+        self.closed, self.servers = refused(), ""
 
         def own(node: Node) -> Mapping[str, str]:
-            shown = {1: f"{HOST}:{outer[1]}", 2: f"{NAME}:9092", 3: self.closed}
+            outer = f"{HOST}:{further.of(node)['OUTER']}"
+            if node.id == 1:
+                self.servers = outer
+            shown = {1: outer, 2: f"{NAME}:9092", 3: self.closed}
             return {
-                "listeners": f"PLAINTEXT://{HOST}:{node.port},OUTER://{HOST}:{outer[node.id]},"
+                "listeners": f"PLAINTEXT://{HOST}:{node.port},OUTER://{outer},"
                 f"CONTROLLER://{HOST}:{node.controller_port}",
                 "advertised.listeners": f"PLAINTEXT://{HOST}:{node.port},OUTER://{shown[node.id]}",
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUTER:PLAINTEXT,"
@@ -83,7 +86,6 @@ class West:
             }
 
         self.kafka = KafkaCluster("West", nodes=3, heap="256m", node_config=own)
-        self.servers = f"{HOST}:{outer[1]}"
 
 
 @pytest.fixture(scope="module")

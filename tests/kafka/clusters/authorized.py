@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
-from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding
+from tests.kafka.clusters.listeners import Listeners
 from tests.kafka.clusters.quiet import QUIET_BROKER
 
 HOST = "127.0.0.1"
@@ -27,14 +27,9 @@ class Authorized:
     """One cluster with a PLAINTEXT listener for super users and a SASL/PLAIN one for the others."""
 
     def __init__(self, name: str, version: str = KAFKA_VERSION) -> None:
-        ports = dict(zip(("OPEN", "LOGIN", "CONTROLLER"), free_ports(3), strict=True))
+        self._listeners = Listeners("OPEN", "LOGIN")
         users = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
         config = {
-            "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
-            "listeners": ",".join(f"{each}://{HOST}:{port}" for each, port in ports.items()),
-            "advertised.listeners": ",".join(
-                f"{each}://{HOST}:{ports[each]}" for each in ("OPEN", "LOGIN")
-            ),
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,OPEN:PLAINTEXT,"
             "LOGIN:SASL_PLAINTEXT",
             "inter.broker.listener.name": "OPEN",
@@ -44,11 +39,13 @@ class Authorized:
             "super.users": f"User:ANONYMOUS;User:{ADMIN}",
             **QUIET_BROKER,
         }
-        open_port = (ports["OPEN"],)
         self.kafka = KafkaCluster(
-            name, ports=open_port, config=config, heap="300m", version=version
+            name, config=config, node_config=self._listeners, heap="300m", version=version
         )
-        self.login_servers = f"{HOST}:{ports['LOGIN']}"
+
+    @property
+    def login_servers(self) -> str:
+        return self._listeners.servers["LOGIN"]
 
     def client(self, alias: str, user: str = "", *, timeout_ms: int = 10_000) -> ClusterClient:
         """A client that logs in as ``user``, or a super user."""

@@ -42,8 +42,8 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.progress import Halt, SlotProgress
 from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings, ProduceSettings
 from sparkmirror.testing.clusters import KafkaCluster, start_all
-from sparkmirror.testing.node import HOST, Node
-from sparkmirror.testing.probe import free_ports
+from sparkmirror.testing.node import Node
+from tests.kafka.clusters.listeners import FurtherPorts, addresses
 from tests.kafka.clusters.proxy import TO_BROKER, Proxy
 from tests.kafka.clusters.quiet import FEW_THREADS
 from tests.kafka.harness.background import Background
@@ -85,25 +85,26 @@ class FaultyCluster:
 
     def __init__(self, name: str, *, nodes: int = NODES) -> None:
         self.proxies = {number: Proxy() for number in range(1, nodes + 1)}
-        behind = dict(zip(self.proxies, free_ports(nodes), strict=True))
+        behind = FurtherPorts("PROXIED")
 
         def own(node: Node) -> Mapping[str, str]:
+            further = behind.of(node)
             listeners = {
                 "PLAINTEXT": node.port,
-                "PROXIED": behind[node.id],
+                **further,
                 "CONTROLLER": node.controller_port,
             }
-            shown = {"PLAINTEXT": node.port, "PROXIED": self.proxies[node.id].port}
+            proxy = self.proxies[node.id]
+            proxy.forward_to = further["PROXIED"]
+            shown = {"PLAINTEXT": node.port, "PROXIED": proxy.port}
             return {
                 "broker.rack": f"rack-{node.id}",
                 "replica.selector.class": _SELECTOR,
-                "listeners": _addresses(listeners),
-                "advertised.listeners": _addresses(shown),
+                "listeners": addresses(listeners),
+                "advertised.listeners": addresses(shown),
                 "listener.security.protocol.map": ",".join(f"{one}:PLAINTEXT" for one in listeners),
             }
 
-        for number, proxy in self.proxies.items():
-            proxy.forward_to = behind[number]
         config = {**_CONFIG, "min.insync.replicas": str(min(2, nodes))}
         self.kafka = KafkaCluster(name, nodes=nodes, heap="256m", config=config, node_config=own)
 
@@ -183,10 +184,6 @@ class Direct:
     @property
     def proxied_servers(self) -> tuple[str, ...]:
         return tuple(self.kafka.bootstrap_servers.split(","))
-
-
-def _addresses(ports: Mapping[str, int]) -> str:
-    return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
 
 
 # -- leaders -----------------------------------------------------------------------------------

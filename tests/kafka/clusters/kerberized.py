@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.clusters.listeners import Listeners
 from tests.kafka.clusters.realm import HOST, OTHER_REALM, REALM, Realm
 from tests.kafka.clusters.secure import LISTENERS
 
@@ -21,13 +21,18 @@ SESSION_MS = 8_000
 
 @dataclass
 class Kerberized:
-    """A broker, its realm, a client's keytab; ``servers``: the GSSAPI listeners."""
+    """A broker, its realm, a client's keytab."""
 
     kafka: KafkaCluster
     realm: Realm
     keytab: Path
-    servers: dict[str, str]
+    listeners: Listeners
     truststore: Path
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """By listener name."""
+        return self.listeners.servers
 
     @property
     def server(self) -> str:
@@ -89,7 +94,6 @@ def kerberized(
 
     ``more``: properties of the broker.
     """
-    plain, controller, login, both = free_ports(4)
     principal = f"kafka/{host}@{realm.name}"
     broker = realm.keytab(f"{name}.keytab", principal, known=True)
     authority = Authority(f"Authority of {name}")
@@ -100,11 +104,7 @@ def kerberized(
         f'{MODULE} required useKeyTab=true storeKey=true keyTab="{broker}" '
         f'principal="{principal}" isInitiator=false;'
     )
-    advertised = f"PLAINTEXT://127.0.0.1:{plain},LOGIN://{host}:{login},BOTH://{host}:{both}"
     config = {
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": advertised,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
         "LOGIN:SASL_PLAINTEXT,BOTH:SASL_SSL",
         "sasl.enabled.mechanisms": "GSSAPI",
@@ -124,6 +124,6 @@ def kerberized(
     }
     flags = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     jvm = (*flags, f"-Djava.security.krb5.conf={realm.conf}")
-    kafka = KafkaCluster(name, ports=(plain,), config=config, heap="400m", jvm=jvm)
-    servers = {"LOGIN": f"{host}:{login}", "BOTH": f"{host}:{both}"}
-    return Kerberized(kafka, realm, keytab, servers, truststore)
+    listeners = Listeners("PLAINTEXT", "LOGIN", "BOTH", hosts={"LOGIN": host, "BOTH": host})
+    kafka = KafkaCluster(name, config=config, node_config=listeners, heap="400m", jvm=jvm)
+    return Kerberized(kafka, realm, keytab, listeners, truststore)

@@ -18,8 +18,8 @@ from cryptography import x509
 
 from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import QUICK_JVM, KafkaCluster, start_all
-from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.clusters.listeners import Listeners
 from tests.kafka.clusters.quiet import QUIET_BROKER
 from tests.kafka.clusters.token_endpoint import IdentityProvider, identity_provider
 
@@ -61,17 +61,22 @@ def jaas(mechanism: str) -> str:
 
 @dataclass
 class Secured:
-    """One cluster with all listeners; ``servers`` by listener name.
+    """One cluster with all listeners.
 
     ``identity``: who signs the tokens of the listener `SIGNED`.
     """
 
     kafka: KafkaCluster
-    servers: dict[str, str]
+    listeners: Listeners
     directory: Path
     authority: Authority
     identity: IdentityProvider
     stores: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """By listener name."""
+        return self.listeners.servers
 
     def properties(self, listener: str, mechanism: str = "") -> dict[str, str]:
         """What a MirrorMaker file says to reach ``listener``."""
@@ -120,13 +125,8 @@ def _prepare(
     name: str, directory: Path, authority: Authority, trust: Path, identity: IdentityProvider
 ) -> Secured:
     server = authority.certify("broker", "localhost", HOST).pkcs12(directory / f"{name}.p12")
-    names = [*_PROTOCOLS, "CONTROLLER"]
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
     prefix = "listener.name."
     config = {
-        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
-        "listeners": ",".join(f"{each}://{HOST}:{port}" for each, port in ports.items()),
-        "advertised.listeners": ",".join(f"{each}://{HOST}:{ports[each]}" for each in _PROTOCOLS),
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,"
         + ",".join(f"{each}:{protocol}" for each, protocol in _PROTOCOLS.items()),
         "inter.broker.listener.name": "OPEN",
@@ -163,16 +163,16 @@ def _prepare(
         for mechanism in ("scram-sha-256", "scram-sha-512"):
             module = LOGIN_MODULES[mechanism.upper()]
             config[f"{prefix}{listener}.{mechanism}.sasl.jaas.config"] = f"{module} required;"
+    listeners = Listeners(*_PROTOCOLS)
     kafka = KafkaCluster(
         name,
-        ports=(ports["OPEN"],),
         config=config,
+        node_config=listeners,
         heap="400m",
         jars=(_JOSE4J,),
         jvm=(*QUICK_JVM, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={identity.keys_url}"),
     )
-    servers = {each: f"{HOST}:{ports[each]}" for each in _PROTOCOLS}
-    return Secured(kafka, servers, directory, authority, identity)
+    return Secured(kafka, listeners, directory, authority, identity)
 
 
 def _add_scram_user(cluster: Secured) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority, pem
 from tests.kafka.cli.test_bad_input import paragraph
+from tests.kafka.clusters.listeners import Listeners
 from tests.kafka.clusters.secure import HOST, USER_SECRET, Secured, jaas
 from tests.kafka.harness.mirror_process import write_mm2
 
@@ -49,14 +49,7 @@ class Bad:
 def bad(secured_clusters: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bad]:
     directory = tmp_path_factory.mktemp("bad")
     authority = secured_clusters[0].authority
-    ports = dict(zip(["OPEN", *CERTIFICATES, "CONTROLLER"], free_ports(7), strict=True))
-    advertised = ",".join(
-        f"{each}://{HOST}:{port}" for each, port in ports.items() if each != "CONTROLLER"
-    )
     config = {
-        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
-        "listeners": f"{advertised},CONTROLLER://{HOST}:{ports['CONTROLLER']}",
-        "advertised.listeners": advertised,
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,OPEN:PLAINTEXT,"
         + ",".join(f"{each}:SSL" for each in CERTIFICATES),
         "inter.broker.listener.name": "OPEN",
@@ -76,9 +69,9 @@ def bad(secured_clusters: Pair, tmp_path_factory: pytest.TempPathFactory) -> Ite
             f"{prefix}.password": PASSWORD,
             f"{prefix}.type": "PKCS12",
         }
-    kafka = KafkaCluster("X", ports=(ports["OPEN"],), config=config, heap="300m")
-    with kafka:
-        yield Bad(kafka, {each: f"{HOST}:{port}" for each, port in ports.items()}, lists)
+    listeners = Listeners("OPEN", *CERTIFICATES)
+    with KafkaCluster("X", config=config, node_config=listeners, heap="300m") as kafka:
+        yield Bad(kafka, listeners.servers, lists)
 
 
 def told(
