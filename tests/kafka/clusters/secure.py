@@ -48,6 +48,17 @@ LISTENERS = {
 _PROTOCOLS = {**LISTENERS, SIGNED: "SASL_PLAINTEXT"}
 # Short, so that every test of some length logs in again.
 SESSION_MS = 5_000
+# A client logs in again when at least a twentieth of its session is left. Where a whole mirror must
+# not lose a connection, that is a second: a busy machine pauses for half of one.
+MIRROR_SESSION_MS = 20_000
+MIRRORED_FROM = ("BOTH", "SCRAM-SHA-512")
+"""The listener and login of the first cluster with such sessions; the second one has no others."""
+_REAUTH = "connections.max.reauth.ms"
+_MIRRORED_FROM = ".".join(("listener.name", *MIRRORED_FROM)).lower()
+_SESSIONS = {
+    "P": {_REAUTH: f"{SESSION_MS}", f"{_MIRRORED_FROM}.{_REAUTH}": f"{MIRROR_SESSION_MS}"},
+    "Q": {_REAUTH: f"{MIRROR_SESSION_MS}"},
+}
 
 
 def jaas(mechanism: str) -> str:
@@ -122,7 +133,12 @@ class Secured:
 
 
 def _prepare(
-    name: str, directory: Path, authority: Authority, trust: Path, identity: IdentityProvider
+    name: str,
+    directory: Path,
+    authority: Authority,
+    trust: Path,
+    identity: IdentityProvider,
+    sessions: Mapping[str, str],
 ) -> Secured:
     server = authority.certify("broker", "localhost", HOST).pkcs12(directory / f"{name}.p12")
     prefix = "listener.name."
@@ -131,7 +147,7 @@ def _prepare(
         + ",".join(f"{each}:{protocol}" for each, protocol in _PROTOCOLS.items()),
         "inter.broker.listener.name": "OPEN",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        "connections.max.reauth.ms": str(SESSION_MS),
+        **sessions,
         "ssl.keystore.location": str(server),
         "ssl.keystore.password": PASSWORD,
         "ssl.keystore.type": "PKCS12",
@@ -193,7 +209,10 @@ def secured_pair(directory: Path) -> Iterator[tuple[Secured, Secured]]:
     trust = authority.truststore(directory / "trust.p12")
     client = authority.certify("client").pkcs12(directory / "client.p12")
     with identity_provider() as identity:
-        pair = tuple(_prepare(name, directory, authority, trust, identity) for name in ("P", "Q"))
+        pair = tuple(
+            _prepare(name, directory, authority, trust, identity, sessions)
+            for name, sessions in _SESSIONS.items()
+        )
         start_all(*(each.kafka for each in pair))
         try:
             for each in pair:

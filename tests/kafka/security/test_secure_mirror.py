@@ -22,7 +22,7 @@ from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoin
 from sparkmirror.model import TopicPartition as Partition
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
-from tests.kafka.clusters.secure import SESSION_MS, USER_SECRET, Secured
+from tests.kafka.clusters.secure import MIRROR_SESSION_MS, MIRRORED_FROM, USER_SECRET, Secured
 from tests.kafka.clusters.token_endpoint import CLIENT_SECRET, token_endpoint
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.harness.support import (
@@ -269,17 +269,17 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
         with urllib.request.urlopen(where, timeout=patience()) as page:
             seen.append(page.read())
 
-    source = secured_clusters[0].properties("BOTH", "SCRAM-SHA-512")
+    source = secured_clusters[0].properties(*MIRRORED_FROM)
     mirror = _mirror(
         secured_clusters,
         source,
         secured_clusters[1].properties("LOGIN", "PLAIN"),
-        ("BOTH", "LOGIN"),
+        (MIRRORED_FROM[0], "LOGIN"),
         tmp_path,
         "--debug",
         *_with_events(tmp_path),
         *shown,
-        continuous_s=1.3 * SESSION_MS / 1000,
+        continuous_s=1.3 * MIRROR_SESSION_MS / 1000,
         look=look,
         provided=True,
     )
@@ -316,6 +316,7 @@ def test_a_mirror_between_mutual_tls_and_oauth(
     (tmp_path / "authority.pem").write_text(authority.pem())
     trusted = f'ssl.truststore.type="PEM" ssl.truststore.location="{tmp_path}/authority.pem"'
     with token_endpoint(authority.certify("endpoint", "localhost"), tmp_path) as endpoint:
+        endpoint.lifetime_s = MIRROR_SESSION_MS / 1000
         target = secured_clusters[1].properties("BOTH")
         mirror = _mirror(
             secured_clusters,
@@ -325,7 +326,7 @@ def test_a_mirror_between_mutual_tls_and_oauth(
             tmp_path,
             "--debug",
             *_with_events(tmp_path),
-            continuous_s=2.2 * SESSION_MS / 1000,
+            continuous_s=2.2 * MIRROR_SESSION_MS / 1000,
             look=look,
             beside=Beside(secured_clusters, tmp_path),
         )
