@@ -20,7 +20,8 @@ class Proxy:
     """Forwards connections to ``port`` from a free port of its own.
 
     ``delay_s`` holds every chunk back; ``bytes_per_s``, when set, is what all connections together
-    bring to the broker. ``bytes_to_client`` counts what brokers have answered.
+    bring to the broker. ``bytes_to_client`` counts what brokers have answered since it was made:
+    take the difference.
     ``tap``, when set, sees ``(connection number, direction, chunk)`` as it is forwarded.
     """
 
@@ -93,6 +94,7 @@ class Proxy:
         self.tap = None
         with self._lock:
             self._flip, self._flips_left, self.flipped = None, 0, 0
+            self._left = None
         self.resume()
 
     def close(self) -> None:
@@ -148,7 +150,8 @@ class Proxy:
                     time.sleep(self.delay_s)
                 chunk = self._damaged(direction, chunk)
                 if direction == TO_CLIENT:
-                    self.bytes_to_client += len(chunk)
+                    with self._lock:
+                        self.bytes_to_client += len(chunk)
                 else:
                     self._take_time(len(chunk))
                 if self.tap is not None:

@@ -101,8 +101,10 @@ class MirrorProcess:
         return "" if self._jvm is None else self._jvm.log()
 
     def documents(self) -> list[dict[str, Any]]:
-        """The JSON lines so far."""
-        return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+        """The JSON lines so far; of the last one, only a part may be there yet."""
+        lines = self.text().splitlines(keepends=True)
+        whole = [line for line in lines if line.startswith("{") and line.endswith("\n")]
+        return [json.loads(line) for line in whole]
 
 
 def asked(
@@ -310,6 +312,16 @@ class StoredBatch:
 
 def stored(cluster: KafkaCluster, topic: str) -> list[StoredBatch]:
     """Headers of all magic 2 batches of a topic, read from the first node's log files."""
+    deadline = time.monotonic() + patience()
+    while True:
+        try:
+            return _stored(cluster, topic)
+        except FileNotFoundError:  # the broker renames what it has cleaned or deletes
+            if time.monotonic() > deadline:
+                raise
+
+
+def _stored(cluster: KafkaCluster, topic: str) -> list[StoredBatch]:
     found = []
     # A look through all directories would meet some that the broker is deleting.
     for path in sorted(cluster.data_path().glob(f"{topic}-[0-9]*/*.log")):
