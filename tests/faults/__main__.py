@@ -12,7 +12,8 @@ the end groups that had read some of the source must be at the very next record 
 ``--keep``: leave logs and work directories there. The exit code is 1 when a record was lost or out
 of order, when one differs, when one of an aborted transaction came, when one came twice (with
 ``--at-least-once``, unless ``--none-twice`` is given: more than were written since the last
-committed position), or when a killed worker or driver was missing for too long.
+committed position), when a killed worker or driver was missing for too long, when a run ended by
+itself or did not drain, or when no fault came in time.
 """
 
 from __future__ import annotations
@@ -169,8 +170,8 @@ def _run(
     print(f"missing at the end: {missing}; the mirror's exit code after the drain: {code}")
     if counter.first_wrong:
         print(f"first wrong: {counter.first_wrong}")
-    for code, output in mirror.exits:
-        print(f"-- a run ended with {code}: {output.strip().splitlines()[-3:]}")
+    for ended, output in mirror.exits:
+        print(f"-- a run ended with {ended}: {output.strip().splitlines()[-3:]}")
     for log in sorted(directory.glob("work-*/spark.log")):
         print(*(f"{line}\n" for line in _AGAIN.findall(log.read_text(errors="replace"))), end="")
     wrong = complaints(
@@ -178,7 +179,11 @@ def _run(
         lost=counter.lost,
         aborted=counter.aborted,
         may_repeat=options.at_least_once and not options.none_twice,
+        by_itself=[one for n, (one, _) in enumerate(mirror.exits) if n not in scene.meant],
+        drained=code,
     )
+    if options.faults and not outcomes:
+        wrong.append("there was no fault")
     if isinstance(traffic, InTransactions) and not traffic.aborted:
         wrong.append("no transaction was aborted")
     if isinstance(counter, OrderCounter):
@@ -225,6 +230,8 @@ def _one(scene: Scene, counter: Counter, name: str) -> Outcome:
             if began > deadline:
                 return Outcome(name, float("inf"))
             time.sleep(0.3)
+    if FAULTS[name].ends:
+        scene.meant.add(exits)
     if FAULTS[name].restarts:
         # What still came through the old run's workers does not count.
         while scene.mirror.starts == starts or scene.mirror.start_parts() is None:

@@ -23,13 +23,14 @@ _TAKEN_OVER_S_MAX = 120.0
 
 @dataclass
 class Scene:
-    """What a fault may hit."""
+    """What a fault may hit. ``meant``: which of the mirror's exits a fault has brought about."""
 
     mirror: Mirror
     source: KafkaCluster
     target: KafkaCluster
     random: random.Random
     after: list[Callable[[], None]] = field(default_factory=list)
+    meant: set[int] = field(default_factory=set)
 
 
 Fault = Callable[[Scene], None]
@@ -112,7 +113,8 @@ class Kind:
     """A fault; how often it comes beside the others; whether only exactly-once can stand it.
 
     ``late``: it is felt only when an epoch ends, so the longest silence until then counts.
-    ``restarts``: the run ends with it, and a new one has to mirror.
+    ``restarts``: the run ends with it, and a new one has to mirror; ``ends``: which is started
+    because the process has ended.
     """
 
     fault: Fault
@@ -120,14 +122,15 @@ class Kind:
     exactly_once: bool = False
     late: bool = False
     restarts: bool = False
+    ends: bool = False
 
 
 FAULTS: dict[str, Kind] = {
     "sink worker killed": Kind(kill_worker(SINK), 6),
     "source worker killed": Kind(kill_worker(SOURCE), 5),
     "planner killed": Kind(kill_worker(PLANNER), 2, late=True),
-    "JVM killed": Kind(kill_jvm, 2, restarts=True),
-    "driver killed": Kind(kill_driver, 2, restarts=True),
+    "JVM killed": Kind(kill_jvm, 2, restarts=True, ends=True),
+    "driver killed": Kind(kill_driver, 2, restarts=True, ends=True),
     "sink frozen": Kind(freeze_sink, 3),
     "two drivers": Kind(two_drivers, 1, exactly_once=True, restarts=True),
     "zombie mirror": Kind(zombie, 1, exactly_once=True, restarts=True),

@@ -41,10 +41,22 @@ class Outcome:
 
 
 def complaints(
-    outcomes: Sequence[Outcome], *, lost: int, aborted: int, may_repeat: bool
+    outcomes: Sequence[Outcome],
+    *,
+    lost: int,
+    aborted: int,
+    may_repeat: bool,
+    by_itself: Sequence[int] = (),
+    drained: int = 0,
 ) -> list[str]:
-    """What should not have been. ``may_repeat``: what was not committed may come twice."""
+    """What should not have been. ``may_repeat``: what was not committed may come twice.
+
+    ``by_itself``: exit codes of runs that no fault has ended; ``drained``: that of the last one.
+    """
     found = [f"{lost} records lost or out of order"] if lost else []
+    found += [f"a run ended by itself with code {code}" for code in by_itself]
+    if drained:
+        found.append(f"the mirror drained with code {drained}")
     if aborted:
         found.append(f"{aborted} records of aborted transactions came")
     for number, one in enumerate(outcomes, 1):

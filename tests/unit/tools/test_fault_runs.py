@@ -170,3 +170,12 @@ def test_losses_and_aborted_records_are_told() -> None:
         "2 records lost or out of order",
         "3 records of aborted transactions came",
     ]
+
+
+def test_runs_that_ended_by_themselves_and_a_drain_that_failed_are_told() -> None:
+    told = complaints([], lost=0, aborted=0, may_repeat=False, by_itself=[1, -9], drained=3)
+    assert told == [
+        "a run ended by itself with code 1",
+        "a run ended by itself with code -9",
+        "the mirror drained with code 3",
+    ]
