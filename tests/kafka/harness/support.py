@@ -305,7 +305,8 @@ def consume_all(
 ) -> list[Received]:
     """Every record of ``topic`` up to its present end, sorted by partition and offset.
 
-    Where others go on writing, some later ones, too: the consumer may never meet the moving end.
+    The topic is there or comes in time; who may find none asks `topic_names` first.
+    Where others go on writing, some later records, too: the consumer may never meet the moving end.
     A consumer whose leader moves may be given an offset again: that is one record of the log.
     """
     consumer = Consumer(
@@ -324,11 +325,18 @@ def consume_all(
     )
     received: dict[tuple[int, int], Received] = {}
     try:
-        metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        deadline = time.monotonic() + (timeout_s or patience())
+        while True:
+            # A broker may hear of a topic later than others. Nothing, taken for its records, would
+            # be equal to nothing.
+            metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+            if metadata.error is None and metadata.partitions:
+                break
+            assert time.monotonic() < deadline, f"{topic} on {cluster.name}: {metadata.error}"
+            time.sleep(0.1)
         open_partitions = set(metadata.partitions)
         ends: dict[int, int] = {}  # as the first answer with records told them
         consumer.assign([TopicPartition(topic, number, 0) for number in open_partitions])
-        deadline = time.monotonic() + (timeout_s or patience())
         while open_partitions:
             assert time.monotonic() < deadline, f"{topic}: no end of {sorted(open_partitions)}"
             for message in consumer.consume(1000, timeout=0.2):
