@@ -269,7 +269,8 @@ def test_damage_on_the_way_from_the_source_is_fetched_again(source, target, topi
         _checked(slot)
         for proxy in source.proxies.values():
             proxy.flip(TO_CLIENT, mark)
-        produce(source.kafka, topic, [Sent(b"sound"), Sent(mark), Sent(b"after")])
+        together = [Sent(b"sound"), Sent(mark), Sent(b"after")]
+        produce(source.kafka, topic, together, config={"linger.ms": 60_000})  # until the flush
         _checked(slot)
         assert sum(proxy.flipped for proxy in source.proxies.values()) == 1
         assert slot.wait_for_error("CORRUPT_BATCH")["CORRUPT_BATCH"] == 1

@@ -73,9 +73,11 @@ def _until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
 def test_a_slow_network_costs_time_and_no_records(source, target, topic_name):
     create_topic(source.kafka, topic_name, NODES, replication=NODES)
     with SlotRun(source, target, topic_name, NODES) as slot:
-        for proxy in (*source.proxies.values(), *target.proxies.values()):
-            proxy.delay_s = 0.15  # each way: a round trip from one continent to the next
         with Load(source.kafka, topic_name, NODES) as load:
+            load.wait_for(100)
+            slot.wait_until_mirroring()
+            for proxy in (*source.proxies.values(), *target.proxies.values()):
+                proxy.delay_s = 0.15  # each way: a round trip from one continent to the next
             load.wait_for(400)
         _checked(slot, load)
         assert "CONNECTION_LOST" not in slot.errors()
@@ -89,6 +91,7 @@ def test_the_network_to_a_whole_cluster_is_cut_and_mended(source, target, topic_
         hit = source if side == "source" else target
         with Load(source.kafka, topic_name, NODES) as load:
             load.wait_for(100)
+            slot.wait_until_mirroring()
             before = sum(proxy.connections for proxy in hit.proxies.values())
             for proxy in hit.proxies.values():
                 proxy.stall()

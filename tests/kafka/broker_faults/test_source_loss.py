@@ -289,8 +289,7 @@ def test_where_to_begin_without_a_position_is_no_loss(source, target, topic_name
     assert slot.failures == []
     latest = FetchSettings(auto_offset_reset="latest")
     with SlotRun(source, target, topic_name, fetch=latest) as slot:
-        while not slot.reports():
-            time.sleep(0.2)
+        wait_until(lambda: bool(slot.reports()), "the first report")
     assert _position(slot)[0] == 10  # "latest" means the same after a restart
     produce(source.kafka, topic_name, _values(10, 3))
     with SlotRun(source, target, topic_name, fetch=latest, alias=slot.alias) as slot:

@@ -570,7 +570,15 @@ def test_a_flow_changes_to_exactly_once_and_back(source, target, topic_name):
     """Each run is drained and the next one goes on at its positions, while records are written."""
     topic = _topic(source, topic_name)
     modes = [False, True, False]
-    alias, arrived = "", 0
+    alias, before = "", [0] * PARTITIONS
+
+    def arrived(slot: SlotRun) -> list[int]:
+        positions = _positions(slot)
+        return [positions.get(TopicPartition(slot.remote, n), 0) for n in range(PARTITIONS)]
+
+    def more(slot: SlotRun) -> bool:
+        return all(now > then for now, then in zip(arrived(slot), before, strict=True))
+
     with Load(source.kafka, topic, PARTITIONS) as load:
         for exact in modes:
             with SlotRun(
@@ -579,15 +587,18 @@ def test_a_flow_changes_to_exactly_once_and_back(source, target, topic_name):
                 alias = slot.alias
                 load.wait_for(100)
                 _wait_for(
-                    lambda slot=slot, wanted=arrived: sum(_positions(slot).values()) > wanted,
-                    "this run commits positions, too",
+                    lambda slot=slot: more(slot),
+                    "this run commits positions of each partition, too",
                 )
             assert slot.failures == []
-            arrived = sum(_positions(slot).values())
+            before = arrived(slot)
             # What was drained is at the target, no more and no less.
-            assert len(consume_all(target.kafka, slot.remote)) == arrived
+            assert len(consume_all(target.kafka, slot.remote)) == sum(before)
             load.wait_for(100)  # what nobody mirrors for the moment
-        assert arrived < load.count
+        _wait_for(
+            lambda: all(len(load.acknowledged.get(n, ())) > at for n, at in enumerate(before)),
+            "records of each partition for the last run",
+        )
     with SlotRun(source, target, topic, PARTITIONS, exactly_once=True, alias=alias) as slot:
         _checked(slot, load)
     _wait_for(lambda: _modes(slot) == [*modes, True] * PARTITIONS, "each mode wrote as it should")

@@ -148,8 +148,8 @@ def _pipeline_workers(pid: int) -> list[psutil.Process]:
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended while we looked
             if process.cmdline()[1:3] == ["-m", "sparkmirror.data.workers.daemon"]:
-                found[process.pid] = process
-    return [process for process in found.values() if process.ppid() in found]
+                found[process.pid] = process.ppid(), process
+    return [process for parent, process in found.values() if parent in found]
 
 
 def test_both_directions_make_no_loop(

@@ -164,11 +164,13 @@ def _short_epochs(
     def epoch() -> int:
         with closing(Cluster(flow.target)) as target:
             signals = read_signals(target, flow)
-        return max(one.epoch for one in signals.progress if one.time_ms >= began_ms)
+        epochs = [one.epoch for one in signals.progress if one.time_ms >= began_ms]
+        return max(epochs, default=-1)
 
     try:
         with _jvm(take_jvm()) as jvm:
             wait_until(lambda: _values(cluster_b, topic) == [b"before"], "the first record")
+            wait_until(lambda: epoch() >= 0, "the first report of an epoch")
             yield mirror, jvm, epoch
     finally:
         mirror.kill()
@@ -183,8 +185,8 @@ def _tell_stop(jvm: Any, listening: dict[tuple[str, int], list[str]]) -> dict[in
         place = host.removeprefix("::ffff:")
         try:
             answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
-        except TimeoutError:  # py4j's gateway may go on waiting for its own secret
-            continue
+        except (TimeoutError, ConnectionRefusedError):
+            continue  # py4j's gateway may wait for its own secret; a port may be closed by now
         if answer.kind == ANSWER or (answer.kind == FAILURE and b"SASL" in answer.body):
             answers[port] = answer.kind
             tell(place, port, message(place, port, "LocalSchedulerBackendEndpoint", stop))
