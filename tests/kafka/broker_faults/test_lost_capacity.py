@@ -47,6 +47,7 @@ from tests.kafka.clusters.faults import (
     wait_in_sync,
 )
 from tests.kafka.harness.support import Sent, create_topic, produce
+from tests.lacking import lacks
 from tests.patience import patience
 
 IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
@@ -398,10 +399,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)]
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a full disk needs root's rights to mount a small file system")
+        lacks("a full disk needs root's rights to mount a small file system")
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"a full disk needs a small file system: {done.stderr}")
+        lacks(f"a full disk needs a small file system: {done.stderr}")
     try:
         yield place
     finally:

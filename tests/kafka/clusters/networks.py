@@ -27,6 +27,7 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.harness.support import Sent, create_topic, produce
+from tests.lacking import lacks
 
 __all__ = ["Broker", "Ended", "Network", "connected", "needs_namespaces"]
 
@@ -37,10 +38,10 @@ _COMMAND_S = 30
 def needs_namespaces() -> None:
     """Skips the test where this machine does not let us make networks."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter", "mount"))):
-        pytest.skip("network namespaces need root, iproute2 and util-linux")
+        lacks("network namespaces need root, iproute2 and util-linux")
     tried = ["unshare", "--net", "--mount", "ip", "link", "add", "type", "veth"]
     if subprocess.run(tried, capture_output=True, timeout=30, check=False).returncode != 0:
-        pytest.skip("this machine allows no network namespaces")
+        lacks("this machine allows no network namespaces")
 
 
 @dataclass(frozen=True)

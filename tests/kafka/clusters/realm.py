@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import socket
@@ -12,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from sparkmirror.testing.guard import forget, spawn
 from sparkmirror.testing.probe import free_ports
+from tests.lacking import lacks
 
 REALM = "MIRROR.TEST"
 OTHER_REALM = "OTHER.TEST"
@@ -101,27 +101,26 @@ def _assignments(realm: Realm) -> list[str]:
 
 def _tool(name: str) -> str:
     path = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin:/sbin")
-    assert path, f"{name} is not installed"
+    if path is None:
+        lacks(f"{name} is not installed (make kerberos)")
     return path
 
 
 def _faketime() -> Path:
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not found:
-        pytest.skip("faketime is not installed (make kerberos)")
+        lacks("faketime is not installed (make kerberos)")
     return found[0]
 
 
 def require_kerberos() -> None:
     """Skip with the reason where something is missing; ``make kerberos`` installs it."""
-    pytest.importorskip(
-        "gssapi", reason="the Python package gssapi is not installed (make kerberos)"
-    )
+    try:
+        importlib.import_module("gssapi")
+    except ImportError:
+        lacks("the Python package gssapi is not installed (make kerberos)")
     for name in ("krb5kdc", "kadmin.local", "kdb5_util", "kinit"):
-        try:
-            _tool(name)
-        except AssertionError as missing:
-            pytest.skip(f"{missing} (make kerberos)")
+        _tool(name)
 
 
 def other_host() -> str:
@@ -132,7 +131,7 @@ def other_host() -> str:
     except OSError:
         known = False
     if not known:
-        pytest.skip("this machine cannot resolve its own name")
+        lacks("this machine cannot resolve its own name")
     return name
 
 

@@ -41,6 +41,7 @@ from tests.kafka.harness.spark_frames import (
 )
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 from tests.kafka.harness.warm_spark import WarmJvm, take_jvm
+from tests.lacking import lacks
 
 _VERIFIER = "org.apache.spark.rpc.netty.RpcEndpointVerifier$CheckExistence"
 _STOP = "org.apache.spark.scheduler.local.StopExecutor$"
@@ -291,7 +292,7 @@ def _cluster_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: dict[s
         try:
             capture = Capture([*spark.ports, driver_port, *range(block_port, block_port + 3)])
         except PermissionError:
-            pytest.skip("only root may capture packets")
+            lacks("only root may capture packets")
         try:
             with capture:
                 context = runner.open().sparkContext

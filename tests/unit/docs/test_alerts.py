@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from sparkmirror.observe.metrics.catalog import CATALOG
+from tests.lacking import lacks
 from tests.promql import Database, Rule, firing, seconds
 
 DIRECTORY = Path(__file__).parents[3] / "docs" / "prometheus"
@@ -139,7 +140,7 @@ def test_promtool_agrees(arguments: list[str]) -> None:
     beside = str(Path(sys.executable).parent)
     promtool = shutil.which("promtool", path=f"{beside}:{os.environ['PATH']}")
     if promtool is None:
-        pytest.skip("promtool is not installed (make promtool)")
+        lacks("promtool is not installed (make promtool)")
     done = subprocess.run(
         [promtool, *arguments], cwd=DIRECTORY, capture_output=True, text=True, check=False
     )
