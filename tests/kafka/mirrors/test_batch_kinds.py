@@ -324,21 +324,24 @@ def test_topic_name_with_dots_dashes_and_underscores(mirrored: Mirrored) -> None
 
 def test_log_append_time(mirrored: Mirrored) -> None:
     batches = stored(mirrored.a, mirrored.name("append-time"))
+    assert batches
     assert all(b.has(LOG_APPEND_TIME_BIT) for b in batches)
     mirrored.check("append-time", count=400)
     arrived = stored(mirrored.b, mirrored.remote("append-time"))
+    assert arrived
     assert not any(b.has(LOG_APPEND_TIME_BIT) for b in arrived)
 
 
 def test_batches_larger_than_a_fetch(mirrored: Mirrored) -> None:
-    assert all(b.size > FETCH_BYTES for b in stored(mirrored.a, mirrored.name("large")))
+    sizes = [b.size for b in stored(mirrored.a, mirrored.name("large"))]
+    assert min(sizes) > FETCH_BYTES
     mirrored.check("large", count=4)
 
 
 def test_fetch_responses_cut_in_the_middle_of_a_batch(mirrored: Mirrored) -> None:
     # Every answer ends inside the second batch.
     sizes = {b.size for b in stored(mirrored.a, mirrored.name("many-100k"))}
-    assert all(FETCH_BYTES / 2 < size < FETCH_BYTES for size in sizes)
+    assert FETCH_BYTES / 2 < min(sizes) <= max(sizes) < FETCH_BYTES
     mirrored.check("many-100k", count=40)
     arrived = stored(mirrored.b, mirrored.remote("many-100k"))
     # Large ones are joined for the link alone, and only those that wait there at the same time.
@@ -351,6 +354,7 @@ def test_transactions_read_committed(mirrored: Mirrored) -> None:
     assert any(b.has(TRANSACTIONAL_BIT) for b in batches)
     mirrored.check("transactions", count=120)
     arrived = stored(mirrored.b, mirrored.remote("transactions"))
+    assert arrived
     assert not any(b.has(CONTROL_BIT) or b.has(TRANSACTIONAL_BIT) for b in arrived)
 
 

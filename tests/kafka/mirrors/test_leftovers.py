@@ -23,6 +23,7 @@ from tests.kafka.harness.support import (
     topic_names,
     wait_until_equal,
 )
+from tests.patience import patience
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_nothing_is_left_of_a_killed_run_after_the_next(
             for process in doomed:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     end(process)
-        mirror.process.wait(20)
+        mirror.process.wait(patience())
     finally:
         mirror.kill()
     (own,) = temporary.iterdir()

@@ -36,7 +36,7 @@ class Scrape:
     """The samples of one scrape, by name and labels."""
 
     def __init__(self, url: str) -> None:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=patience()) as answer:
             text = answer.read().decode()
         self.samples = [
             sample for family in text_string_to_metric_families(text) for sample in family.samples
@@ -105,7 +105,7 @@ class Watched:
         consumer.close()
 
     def get(self, page: str) -> bytes:
-        with urllib.request.urlopen(f"{self.url}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/{page}", timeout=patience()) as answer:
             body: bytes = answer.read()
         return body
 

@@ -26,6 +26,7 @@ from tests.kafka.harness.support import (
     produce_transaction,
     topic_names,
 )
+from tests.patience import patience
 
 NAMES = "A->B.sparkmirror.transforms"
 EXACTLY_ONCE = ("--exactly-once",)
@@ -298,7 +299,7 @@ def test_what_a_transform_does_is_in_the_metrics(
         found = re.search(r"metrics on (http://127[.]0[.]0[.]1:[0-9]+/metrics)", mirror.text())
         if found is None:
             return {}
-        with urllib.request.urlopen(found[1], timeout=10) as answer:
+        with urllib.request.urlopen(found[1], timeout=patience()) as answer:
             text = answer.read().decode()
         return {one[1]: float(one[2]) for one in re.finditer(pattern, text)}
 

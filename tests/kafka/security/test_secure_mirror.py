@@ -122,7 +122,7 @@ class Beside:
     def _get(self, header: dict[str, str]) -> str:
         context = ssl.create_default_context(cadata=self._authority.pem())
         request = urllib.request.Request(f"{self._url}/metrics", headers=header)
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=patience(), context=context) as answer:
             text: str = answer.read().decode()
         return text
 

@@ -25,7 +25,7 @@ from sparkmirror.demo.run import Demo
 from sparkmirror.demo.scenario import TOPICS
 from tests.kafka.harness.mirror_process import TerminalProcess, installed, wait_until
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
-from tests.patience import patience
+from tests.patience import others_per_core, patience
 
 PARTITIONS = sum(topic.partitions for topic in TOPICS)
 SMALL = ("--records", "2000", "--seconds", "2", "--no-live")
@@ -204,16 +204,16 @@ def _check_what_to_try(shown: list[str], traces: Traces, tmp_path: Path) -> None
 
     wait_until(arrived, "a line that was written to A on B")
     keyboard.close()  # Ctrl+D
-    assert producer.wait(30) == 0
+    assert producer.wait(patience()) == 0
     consumer.terminate()
-    consumer.wait(30)
+    consumer.wait(patience())
 
     status, lag, both, verify, pause, resume, drain = lines[3:10]
     assert "A->B" in tried.ended(status)
     watching = tried.start(lag)
     wait_until(lambda: "A->B" in tried.text(watching), "the lag")
     watching.send_signal(signal.SIGINT)
-    watching.wait(60)
+    watching.wait(patience())
     assert "A.orders" in tried.ended(both)
     assert "all equal" in tried.ended(verify)
     for line in (pause, resume, drain):
@@ -269,7 +269,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         began_s = time.monotonic()
         text = Finished(tmp_path, "--port-a", str(port)).check_refused()
-    assert time.monotonic() - began_s < 30
+    assert time.monotonic() - began_s < 30 * others_per_core()
     assert f"cluster A: Port {port} is in use by another process." in text
     assert "Name another port" in text
 

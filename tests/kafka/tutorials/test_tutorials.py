@@ -24,6 +24,7 @@ from tests.kafka.harness.support import (
     topic_names,
     wait_until_equal,
 )
+from tests.patience import patience
 from tests.tutorials import (
     CONSUMER_PROPERTIES,
     MIRROR_MY_TOPIC,
@@ -80,7 +81,7 @@ def typed(reader: Reader, command: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
             assert process.poll() is None, f"{command}\n{reader.log()}"
             os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(60) == 0, f"{command}\n{reader.log()}"
+            assert process.wait(patience()) == 0, f"{command}\n{reader.log()}"
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
