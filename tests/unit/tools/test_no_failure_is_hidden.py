@@ -1,4 +1,7 @@
-"""A test that fails has failed: nothing here runs one again, or asks twice what must hold once."""
+"""A test that fails has failed: nothing runs it again, skips it, or asks twice what must hold once.
+
+What this machine lacks skips a test; where all must be there, it fails one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from tests.lacking import ALL_IS_THERE, lacks
 
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
@@ -104,3 +109,19 @@ def test_a_loop_around_a_failing_check_is_seen() -> None:
     assert len(CAUGHT.findall(TRIED_AGAIN)) == 3
     assert swallowed(ast.parse(TRIED_AGAIN)) == [6, 11, 16]
     assert swallowed(ast.parse(TRIED_ONCE)) == []
+
+
+def test_a_test_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ALL_IS_THERE, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no such tool"):
+        lacks("no such tool")
+
+
+def test_where_all_is_there_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALL_IS_THERE, "1")
+    with pytest.raises(pytest.fail.Exception, match="no such tool"):
+        lacks("no such tool")
+
+
+def test_that_is_so_in_ci() -> None:
+    assert f"export {ALL_IS_THERE}=1\n" in (ROOT / ".ci" / "run").read_text("utf-8")
