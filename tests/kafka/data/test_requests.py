@@ -38,7 +38,7 @@ class Requests(ThrottleTap):
         self.by_key[key] += 1
         if key == PRODUCE:
             under_way = sum(
-                asked == PRODUCE and of == number for (of, _), asked in self._asked.items()
+                asked == PRODUCE and of == number for (of, _), (asked, _) in self._asked.items()
             )
             self.produce_under_way_max = max(self.produce_under_way_max, under_way)
             self.partitions_max = max(self.partitions_max, len(set(_MARK.findall(frame))))
